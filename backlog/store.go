@@ -1,0 +1,188 @@
+package backlog
+
+import (
+	"context"
+	"time"
+)
+
+// Store keeps streams and their frames. All methods may be called concurrently.
+// Input that [Publication.Validate] refuses is refused by every method that
+// takes one, with a *LimitError and before anything else happens.
+//
+// Errors: what reached no verdict is ErrUnavailable, or ErrOutcomeUnknown for a
+// write that may have been committed. A context's end before the work was sent
+// to the database returns the context's error.
+type Store interface {
+	Reader
+
+	// Submit hands in one publication and returns at once. done is called exactly
+	// once, after the commit or the failure, possibly before Submit returns, and
+	// must not block. Publications of one stream that are submitted one after
+	// another are numbered in that order, those of different streams in any.
+	//
+	// If ctx ends before the publication was sent to the database it is withdrawn
+	// and done gets the context's error; if it ends later done gets
+	// ErrOutcomeUnknown.
+	//
+	// done's error is a *LimitError, *KeyConflictError, *ExpectationError,
+	// ErrSequenceExhausted, ErrPublishQueueFull, ErrNotificationQueueFull,
+	// ErrUnavailable (all: nothing stored), ErrOutcomeUnknown, or a context's.
+	Submit(ctx context.Context, p Publication, done func(Outcome, error))
+
+	// PublishBatch publishes all or nothing, in one transaction. Frames of one
+	// stream are numbered in their order; an expectation refers to the head
+	// including the batch's earlier frames. If every frame is a duplicate the
+	// batch is one; a mixture is ErrPartlyDuplicate. A refused frame is named by a
+	// *BatchError. At most MaxBatchFrames frames and MaxBatchBytes.
+	PublishBatch(ctx context.Context, batch []Publication) ([]Outcome, error)
+
+	// CloseStream closes a stream and announces it. A stream that is closed or
+	// does not exist is left as it is. If epoch is not nil and the head's position
+	// has another one, it returns an *ExpectationError.
+	CloseStream(ctx context.Context, stream StreamName, epoch *uint64) (CloseOutcome, error)
+
+	// Run commits what is submitted and keeps the backlog's bounds, until ctx
+	// ends; then it finishes the transactions in flight and fails what waits with
+	// ErrUnavailable. It must run for Submit to make progress, and runs once.
+	Run(ctx context.Context) error
+
+	// Close releases the store's connections. It is called after Run returned.
+	Close()
+}
+
+// Reader is the reading side of a Store.
+type Reader interface {
+	// Load reads the state of many streams and their newest frames, each stream
+	// in one snapshot. If origin is not 0 and the server reached has another, or
+	// is in recovery, the result is discarded, the connections are reset and the
+	// error is ErrOtherServer. Results are in the order of the requests, at most
+	// MaxLoadRequests of them.
+	Load(ctx context.Context, origin uint64, requests []LoadRequest) (LoadResult, error)
+
+	// ReadPage reads frames that follow a position, oldest first. Errors:
+	// ErrNumberingGone, ErrTrimmed, ErrOtherServer.
+	ReadPage(ctx context.Context, origin uint64, request PageRequest) (Page, error)
+
+	// ListStreams returns up to limit (at most 1000) streams in byte order of
+	// channel and scope, following after, only those of channel if it is not
+	// empty. The zero StreamName starts at the first.
+	ListStreams(ctx context.Context, channel string, after StreamName, limit int) ([]StreamState, error)
+
+	// Ping fails if the store does not answer, or answers from a server that
+	// cannot be written to.
+	Ping(ctx context.Context) error
+}
+
+// MaxLoadRequests bounds the requests of one Load.
+const MaxLoadRequests = 1000
+
+// StreamState is what a store knows about a stream at one instant. Of a stream
+// that does not exist, only Stream is set.
+type StreamState struct {
+	Stream StreamName
+	Exists bool
+	// OwnEpoch is the stream's own epoch; see the package comment.
+	OwnEpoch uint64
+	// Head is the newest position.
+	Head Position
+	// Base is the position before the oldest frame that a new subscription may
+	// replay: Head if there is none.
+	Base Position
+	// Floor is the sequence at or below which frames may have been deleted.
+	Floor uint64
+	// Closed is true from the close to the next publish, which starts a new
+	// numbering.
+	Closed bool
+	// EverClosed is true if the stream has been closed at least once: 0-0 is then
+	// a position of an earlier numbering.
+	EverClosed bool
+	// Ephemeral is true if the stream has ever carried an ephemeral frame.
+	Ephemeral bool
+	// Backlog is how many of the newest frames a new subscription may replay;
+	// RetentionAge is how old they may be, 0 meaning any age.
+	Backlog      uint64
+	RetentionAge time.Duration
+	// Created is when the stream first existed, Updated when it last changed.
+	Created, Updated time.Time
+}
+
+// LoadRequest asks for a stream's state and newest frames.
+type LoadRequest struct {
+	Stream StreamName
+	// After: only frames with greater sequences are wanted. They need not be
+	// within what a new subscription may replay.
+	After uint64
+	// MaxFrames and MaxBytes (of payloads) bound what is returned; the newest
+	// frames are kept. One frame is returned whatever its size. MaxFrames 0
+	// returns none.
+	MaxFrames, MaxBytes int
+	// Verify lists sequences whose positions are wanted.
+	Verify []uint64
+}
+
+// Loaded is the answer to a LoadRequest.
+type Loaded struct {
+	State StreamState
+	// Before is the position before Frames[0], or Head if there are none. Its
+	// epoch is 0 if the row is gone, which happens only below State.Base.
+	Before Position
+	// Frames are contiguous, ascending, and end at State.Head.
+	Frames []Frame
+	// Verified has the full position for each of Verify; epoch 0 where the stream
+	// has no row there and does not remember the position as head or floor.
+	Verified []Position
+}
+
+// LoadResult is the answer to a Load.
+type LoadResult struct {
+	// Origin of the server that answered.
+	Origin uint64
+	// Now is that server's clock.
+	Now     time.Time
+	Streams []Loaded
+}
+
+// PageRequest asks for the frames that follow After.
+type PageRequest struct {
+	Stream StreamName
+	// OwnEpoch names the numbering; one that was closed or replaced is readable
+	// for the grace. 0 means the current one.
+	OwnEpoch uint64
+	After    Position
+	// Running reads whatever rows are still there, for a subscription that has
+	// begun. Otherwise frames below the state's Base count as trimmed.
+	Running bool
+	// MaxFrames and MaxBytes (of payloads) bound the page; at least one frame is
+	// returned if there is one.
+	MaxFrames, MaxBytes int
+}
+
+// Page is the answer to a PageRequest.
+type Page struct {
+	State StreamState
+	// Frames are contiguous and begin at After.Sequence+1. Empty at the head.
+	Frames []Frame
+}
+
+// CloseOutcome is the answer to CloseStream.
+type CloseOutcome struct {
+	// Last is the position after which the stream is closed; 0-0 if the stream
+	// does not exist.
+	Last Position
+	// AlreadyClosed is true if it was closed before or does not exist.
+	AlreadyClosed bool
+}
+
+// Publish submits one publication and waits for its outcome. Errors are those
+// of Submit.
+func Publish(ctx context.Context, s Store, p Publication) (Outcome, error) {
+	type result struct {
+		outcome Outcome
+		err     error
+	}
+	// Buffered, so that done never blocks.
+	c := make(chan result, 1)
+	s.Submit(ctx, p, func(o Outcome, err error) { c <- result{o, err} })
+	r := <-c
+	return r.outcome, r.err
+}
