@@ -1,0 +1,788 @@
+-- Fanfare's schema, version 1.
+--
+-- It is run with a search_path that holds Fanfare's schema alone, so names are
+-- unqualified here, and functions keep that path (SET search_path FROM CURRENT)
+-- whatever their callers' is. Functions whose names begin with an underscore
+-- are for Fanfare itself.
+
+-- +goose Up
+
+-- One row. Values that functions need, because applications publish by SQL.
+create table settings (
+  only_row           boolean  primary key default true check (only_row),
+  schema_version     int      not null,
+  oldest_binary      int      not null, -- the lowest schema version whose binaries may use this schema
+  envelope_version   int      not null default 1,
+  notify_channel     text     collate "C" not null,
+  inline_bytes       int      not null default 4096,     -- payloads up to this travel in the announcement
+  max_frame_bytes    int      not null default 1048576,
+  grace              interval not null default '30 seconds',
+  grace_rows         int      not null default 16384,    -- per stream, beyond the backlog
+  grace_bytes        bigint   not null default 67108864, -- per stream, beyond the backlog
+  idempotency_window interval not null default '24 hours'
+);
+insert into settings (schema_version, oldest_binary, notify_channel)
+values (1, 1, 'fanfare_' || current_schema());
+
+-- What a new subscription may replay. The row with the empty channel is the
+-- default of the schema.
+create table policies (
+  channel          text     collate "C" primary key,
+  backlog          bigint   not null check (backlog >= 0),
+  retention_age    interval check (retention_age > '0'), -- null: any age
+  stream_retention interval not null check (stream_retention > '0')
+);
+insert into policies values ('', 1000, null, '7 days');
+
+-- Keys of the digest by which replicas tell announcements of these functions
+-- from those of any role that can connect. pads: RFC 2104 with SHA-256.
+create table announcement_keys (
+  key_id    bigint generated always as identity primary key,
+  key       bytea not null,
+  inner_pad bytea not null,
+  outer_pad bytea not null,
+  created   timestamptz not null default now()
+);
+
+-- A stream's row is its lock and its counter. Everything that changes with a
+-- publish is outside the index, and pages are left half empty, so that updates
+-- stay heap-only.
+create table streams (
+  channel      text   collate "C" not null check (octet_length(channel) between 1 and 255),
+  scope        text   collate "C" not null check (octet_length(scope) <= 255),
+  stream_id    bigint not null,            -- identity of this numbering; random
+  epoch        bigint not null,            -- the stream's own epoch; random, bit 62 set
+  head         bigint not null default 0,  -- newest sequence
+  head_origin  bigint not null,            -- origin of the frame at head
+  floor        bigint not null default 0,  -- frames at or below it may be gone
+  floor_origin bigint not null,            -- origin of the frame at floor
+  closed       boolean not null default false,
+  ever_closed  boolean not null default false,
+  ephemeral    boolean not null default false, -- has ever carried an ephemeral frame
+  stored_bytes bigint not null default 0,  -- payload bytes of the rows above floor
+  created      timestamptz not null,
+  updated      timestamptz not null,
+  closed_at    timestamptz,
+  primary key (channel, scope)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+-- Rows are never updated. Deletes go from the floor up, a range at a time.
+create table channel_frames (
+  stream_id    bigint not null,
+  sequence     bigint not null,
+  id           uuid   not null,
+  payload      bytea  not null,
+  size         int    not null,
+  content_type text   collate "C" not null,
+  event_type   text   collate "C" not null,
+  headers      jsonb,
+  origin       bigint not null,
+  created      timestamptz not null,
+  primary key (stream_id, sequence)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 20000,
+        toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 2000);
+-- Payloads are opaque and often compressed already.
+alter table channel_frames alter column payload set storage external;
+
+-- Numberings that a reopening ended. Their frames stay for the grace, so that
+-- subscriptions that were reading them can finish.
+create table retired_streams (
+  stream_id    bigint primary key,
+  channel      text   collate "C" not null,
+  scope        text   collate "C" not null,
+  epoch        bigint not null,
+  head         bigint not null,
+  head_origin  bigint not null,
+  floor        bigint not null,
+  floor_origin bigint not null,
+  created      timestamptz not null,
+  retired      timestamptz not null
+);
+create index retired_streams_name on retired_streams (channel, scope);
+
+-- Keyed by name, not by identity: a key stays known when the stream is closed,
+-- reopened or trimmed.
+create table idempotency_keys (
+  channel  text   collate "C" not null,
+  scope    text   collate "C" not null,
+  key      text   collate "C" not null check (octet_length(key) between 1 and 255),
+  digest   bytea  not null,
+  epoch    bigint not null,
+  sequence bigint not null,
+  created  timestamptz not null,
+  primary key (channel, scope, key)
+);
+create index idempotency_keys_created on idempotency_keys using brin (created) with (pages_per_range = 16, autosummarize = on);
+
+-- +goose StatementBegin
+do $$
+declare
+  v_key bytea := sha256(convert_to(gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8'));
+  v_inner bytea := v_key || decode(repeat('00', 32), 'hex');
+  v_outer bytea := v_inner;
+begin
+  for i in 0 .. 63 loop
+    v_outer := set_byte(v_outer, i, get_byte(v_inner, i) # 92);
+    v_inner := set_byte(v_inner, i, get_byte(v_inner, i) # 54);
+  end loop;
+  insert into announcement_keys (key, inner_pad, outer_pad) values (v_key, v_inner, v_outer);
+end $$;
+-- +goose StatementEnd
+
+-- A random number of 62 bits.
+-- +goose StatementBegin
+create function _random() returns bigint language sql volatile set search_path from current as $$
+  select ('x' || substr(replace(gen_random_uuid()::text, '-', ''), 17, 16))::bit(64)::bigint & 4611686018427387903
+$$;
+-- +goose StatementEnd
+
+-- This server's origin, 62 bits: it differs between a server and one that was
+-- restored or promoted from it, so that a sequence given twice is not the same
+-- position. Origins have bit 62 clear and own epochs have it set, so a combined
+-- epoch is never 0.
+-- +goose StatementBegin
+create function _origin() returns bigint language sql stable security definer set search_path from current as $$
+  select ('x' || encode(substr(sha256(convert_to(
+            c.system_identifier::text || ' ' ||
+            case when pg_is_in_recovery() then 'recovery' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end || ' ' ||
+            extract(epoch from pg_postmaster_start_time())::text, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint & 4611686018427387903
+    from pg_control_system() c
+$$;
+-- +goose StatementEnd
+
+-- The key of the advisory lock under which a stream's row is created. Every
+-- creator takes it first: an INSERT … ON CONFLICT alone would wait for an
+-- uncommitted one.
+-- +goose StatementBegin
+create function _creation_lock(p_channel text, p_scope text) returns bigint language sql stable set search_path from current as $$
+  select hashtextextended(current_schema() || E'\n' || p_channel || E'\n' || p_scope, 1)
+$$;
+-- +goose StatementEnd
+
+-- Sends entries to the replicas, in order, as few notifications as possible.
+-- The digest and the number of each envelope let a receiver tell it from
+-- forgeries and replays; the number also keeps PostgreSQL from folding equal
+-- payloads of a transaction into one.
+-- +goose StatementBegin
+create function _announce(p_entries text[], p_origin bigint) returns void
+language plpgsql volatile set search_path from current as $$
+declare
+  v_channel text;
+  v_key     announcement_keys;
+  v_index   bigint;
+  v_prefix  text; -- signed: before the digest
+  v_head    text; -- signed: after the digest
+  v_body    text;
+  v_room    int;
+  v_used    int;
+  v_entry   text;
+  v_last    int := cardinality(p_entries);
+begin
+  if v_last is null or v_last = 0 then return; end if;
+  select notify_channel into strict v_channel from settings;
+  select * into strict v_key from announcement_keys order by key_id desc limit 1;
+  v_index := coalesce(nullif(current_setting('fanfare.envelopes', true), ''), '0')::bigint;
+  v_prefix := E'F1\t' || v_key.key_id || E'\t';
+  for i in 1 .. v_last + 1 loop
+    v_entry := p_entries[i]; -- null after the last
+    if v_body is not null and (v_entry is null or v_used + octet_length(v_entry) + 1 > v_room) then
+      v_body := v_head || v_body;
+      perform pg_notify(v_channel, v_prefix
+        || encode(sha256(v_key.outer_pad || sha256(v_key.inner_pad || convert_to(v_prefix || v_body, 'UTF8'))), 'hex')
+        || E'\t' || v_body);
+      v_body := null;
+    end if;
+    exit when v_entry is null;
+    if v_body is null then
+      v_index := v_index + 1;
+      v_head := p_origin || E'\t' || pg_backend_pid() || E'\t' || pg_current_xact_id() || E'\t' || v_index;
+      v_room := 7999 - octet_length(v_prefix) - 65 - octet_length(v_head); -- 65: digest and tab
+      v_body := '';
+      v_used := 0;
+    end if;
+    v_body := v_body || E'\n' || v_entry;
+    v_used := v_used + octet_length(v_entry) + 1;
+  end loop;
+  perform set_config('fanfare.envelopes', v_index::text, true);
+end $$;
+-- +goose StatementEnd
+
+-- Deletes what is beyond the backlog and the grace of a stream whose row the
+-- caller has locked, at most 4,096 rows. The range is bounded from below by the
+-- floor, so that dead index entries of earlier trims are not scanned again.
+-- +goose StatementBegin
+create function _trim(p_channel text, p_scope text) returns bigint
+language plpgsql volatile set search_path from current as $$
+declare
+  s        streams;
+  p        policies;
+  g        settings;
+  v_now    timestamptz := clock_timestamp();
+  v_limit  bigint; -- at or below it, frames are beyond the backlog
+  v_cut    bigint; -- at or below it, frames are deleted
+  v_first  bigint;
+  v_origin bigint;
+  v_bytes  bigint;
+begin
+  select * into s from streams where channel = p_channel and scope = p_scope for no key update;
+  if not found or s.floor >= s.head then return 0; end if;
+  select * into strict p from policies where channel = '';
+  select * into strict g from settings;
+  v_limit := s.head - p.backlog;
+  if s.closed and s.closed_at < v_now - g.grace then
+    v_limit := s.head;
+  elsif p.retention_age is not null then
+    select f.sequence into v_first from channel_frames f
+     where f.stream_id = s.stream_id and f.sequence > greatest(s.floor, v_limit) and f.created >= v_now - p.retention_age
+     order by f.sequence limit 1;
+    v_limit := greatest(v_limit, coalesce(v_first - 1, s.head));
+  end if;
+  if v_limit <= s.floor then return 0; end if;
+  select f.sequence into v_first from channel_frames f
+   where f.stream_id = s.stream_id and f.sequence > s.floor and f.sequence <= v_limit and f.created >= v_now - g.grace
+   order by f.sequence limit 1;
+  v_cut := greatest(coalesce(v_first - 1, v_limit), v_limit - g.grace_rows);
+  if s.stored_bytes > g.grace_bytes and v_cut < v_limit then
+    select max(w.sequence) into v_first
+      from (select f.sequence, sum(f.size) over (order by f.sequence desc) as bytes
+              from channel_frames f
+             where f.stream_id = s.stream_id and f.sequence > v_cut and f.sequence <= v_limit) w
+     where w.bytes > g.grace_bytes;
+    v_cut := greatest(v_cut, v_first);
+  end if;
+  v_cut := least(v_cut, s.floor + 4096);
+  if v_cut <= s.floor then return 0; end if;
+  select f.origin into v_origin from channel_frames f where f.stream_id = s.stream_id and f.sequence = v_cut;
+  with gone as (
+    delete from channel_frames f
+     where f.stream_id = s.stream_id and f.sequence > s.floor and f.sequence <= v_cut
+    returning f.size)
+  select coalesce(sum(size), 0) into v_bytes from gone;
+  update streams set floor = v_cut, floor_origin = coalesce(v_origin, s.floor_origin), stored_bytes = stored_bytes - v_bytes
+   where channel = p_channel and scope = p_scope;
+  return v_cut - s.floor;
+end $$;
+-- +goose StatementEnd
+
+-- Publishes durable frames. The caller has checked the limits.
+--
+-- p_mode 'batch' never waits for a lock that an application may hold: items of
+-- streams it cannot have at once come back with status 5. 'lane' waits.
+-- 'atomic' waits, and raises if an item is refused.
+--
+-- status: 0 stored, 1 duplicate, 2 key used for another content, 3 expectation
+-- failed, 4 sequence exhausted, 5 busy. epoch (combined) and sequence are the
+-- frame's for 0, of the frame published first for 1 and 2, the head's for 3.
+-- +goose StatementBegin
+create function _publish(
+  p_channel text[], p_scope text[], p_payload bytea[], p_content_type text[], p_event_type text[], p_headers text[],
+  p_key text[], p_expected bigint[], p_expected_epoch bigint[], p_mode text, p_lock_timeout_ms int,
+  out status smallint[], out epoch bigint[], out sequence bigint[])
+language plpgsql volatile security definer set search_path from current as $$
+declare
+  c_max constant bigint := 9223372036854775807;
+  v_n       int := cardinality(p_channel);
+  v_now     timestamptz;
+  v_origin  bigint := _origin();
+  v_inline  int;
+  v_backlog bigint;
+  n_channel text[];            -- the distinct streams, in lock order
+  n_scope   text[];
+  m_channel text[];            -- those to create
+  m_scope   text[];
+  v_made    streams[];
+  s         streams[];         -- the rows that this transaction has locked
+  s_id      bigint[];          -- their identity, own epoch, … by index in s
+  s_epoch   bigint[];
+  s_head    bigint[];
+  s_origin  bigint[];          -- origin of the frame at head
+  s_closed  boolean[];
+  s_reopen  boolean[];
+  s_fresh   boolean[];         -- created here
+  i_s       int[];             -- by item: index in s, 0 if the stream is busy
+  i_id      uuid[];
+  v_row     streams;
+  v_k       idempotency_keys;
+  v_digest  bytea;
+  v_s       int;
+  v_head    bigint;
+  v_epoch   bigint;
+  v_entries text[];
+begin
+  -- A lost flush would give the same sequences to other frames. A SET clause of
+  -- the function would be undone before the commit.
+  if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  if p_lock_timeout_ms is not null then
+    perform set_config('lock_timeout', p_lock_timeout_ms::text, true);
+  end if;
+
+  select array_agg(d.channel order by d.channel collate "C", d.scope collate "C"),
+         array_agg(d.scope   order by d.channel collate "C", d.scope collate "C")
+    into n_channel, n_scope
+    from (select distinct u.channel, u.scope from unnest(p_channel, p_scope) u(channel, scope)) d;
+
+  -- The row lock is held to the commit: that is what makes sequence order equal
+  -- commit order. Statements after it see what the lock's last holder committed,
+  -- because each takes a new snapshot (READ COMMITTED, VOLATILE).
+  if p_mode = 'batch' then
+    -- One batch at a time in the schema: replicas would skip each other's streams.
+    perform pg_advisory_xact_lock(hashtextextended(current_schema(), 0));
+    select array_agg(l.r) into s
+      from (select t as r
+              from unnest(n_channel, n_scope) n(channel, scope)
+              join streams t on t.channel = n.channel and t.scope = n.scope
+             order by t.channel, t.scope
+               for no key update of t skip locked) l;
+    if cardinality(s) is distinct from cardinality(n_channel) then
+      with missing as materialized (
+        select n.channel, n.scope from unnest(n_channel, n_scope) n(channel, scope)
+         where not exists (select from streams t where t.channel = n.channel and t.scope = n.scope))
+      select array_agg(m.channel), array_agg(m.scope) into m_channel, m_scope
+        from missing m
+       where pg_try_advisory_xact_lock(_creation_lock(m.channel, m.scope));
+      if m_channel is not null then
+        v_now := clock_timestamp();
+        with made as (
+          insert into streams (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
+          select m.channel, m.scope, _random(), _random() | 4611686018427387904, v_origin, v_origin, v_now, v_now
+            from unnest(m_channel, m_scope) m(channel, scope)
+           -- Committed between the two statements: then it is busy, this time.
+           where not exists (select from streams t where t.channel = m.channel and t.scope = m.scope)
+          returning streams as r)
+        select array_agg(made.r) into v_made from made;
+      end if;
+    end if;
+  else
+    s := '{}';
+    for i in 1 .. cardinality(n_channel) loop
+      loop
+        select * into v_row from streams t where t.channel = n_channel[i] and t.scope = n_scope[i] for no key update;
+        if found then
+          s := s || v_row;
+          exit;
+        end if;
+        perform pg_advisory_xact_lock(_creation_lock(n_channel[i], n_scope[i]));
+        v_now := clock_timestamp();
+        insert into streams (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
+        select n_channel[i], n_scope[i], _random(), _random() | 4611686018427387904, v_origin, v_origin, v_now, v_now
+         where not exists (select from streams t where t.channel = n_channel[i] and t.scope = n_scope[i])
+        returning * into v_row;
+        if found then
+          v_made := v_made || v_row;
+          exit;
+        end if;
+      end loop;
+    end loop;
+  end if;
+  s := coalesce(s, '{}') || coalesce(v_made, '{}');
+  v_now := clock_timestamp(); -- under the locks, so it ascends with the sequence unless the clock steps
+
+  select array_agg(t.stream_id order by t.ordinality), array_agg(t.epoch order by t.ordinality),
+         array_agg(t.head order by t.ordinality), array_agg(t.head_origin order by t.ordinality),
+         array_agg(t.closed order by t.ordinality), array_agg(false order by t.ordinality),
+         array_agg(t.ordinality > cardinality(s) - coalesce(cardinality(v_made), 0) order by t.ordinality)
+    into s_id, s_epoch, s_head, s_origin, s_closed, s_reopen, s_fresh
+    from unnest(s) with ordinality t;
+
+  select array_agg(coalesce(t.ordinality, 0)::int order by u.ord), array_agg(gen_random_uuid()),
+         array_agg(case when t.ordinality is null then 5::smallint end order by u.ord)
+    into i_s, i_id, status
+    from unnest(p_channel, p_scope) with ordinality u(channel, scope, ord)
+    left join unnest(s) with ordinality t on t.channel = u.channel and t.scope = u.scope;
+
+  if exists (select from unnest(p_key, p_expected) k(key, expected) where k.key is not null or k.expected is not null)
+     or exists (select from unnest(s_head) h where h > c_max - v_n) then
+    -- Decided one by one, in order of arrival.
+    epoch := array_fill(null::bigint, array[v_n]);
+    sequence := array_fill(null::bigint, array[v_n]);
+    for i in 1 .. v_n loop
+      v_s := i_s[i];
+      continue when v_s = 0;
+      -- Before the rest: a retry gets its old answer, also of a closed stream.
+      if p_key[i] is not null then
+        v_digest := sha256(sha256(p_payload[i]) || convert_to(
+          p_content_type[i] || E'\n' || p_event_type[i] || E'\n' || coalesce(p_headers[i]::jsonb::text, ''), 'UTF8'));
+        select * into v_k from idempotency_keys k where k.channel = p_channel[i] and k.scope = p_scope[i] and k.key = p_key[i];
+        if found then
+          status[i] := case when v_k.digest = v_digest then 1 else 2 end;
+          epoch[i] := v_k.epoch;
+          sequence[i] := v_k.sequence;
+          continue;
+        end if;
+      end if;
+      if s_closed[v_s] or (s_fresh[v_s] and s_head[v_s] = 0) then
+        v_head := 0;
+        v_epoch := 0;
+      else
+        v_head := s_head[v_s];
+        v_epoch := s_epoch[v_s] # s_origin[v_s];
+      end if;
+      if p_expected[i] is not null and (p_expected[i] <> v_head or p_expected_epoch[i] <> v_epoch) then
+        status[i] := 3;
+        epoch[i] := v_epoch;
+        sequence[i] := v_head;
+        continue;
+      end if;
+      if v_head = c_max then
+        status[i] := 4;
+        continue;
+      end if;
+      if s_closed[v_s] then
+        s_closed[v_s] := false;
+        s_reopen[v_s] := true;
+        s_id[v_s] := _random();
+        s_epoch[v_s] := _random() | 4611686018427387904;
+      end if;
+      status[i] := 0;
+      s_head[v_s] := v_head + 1;
+      s_origin[v_s] := v_origin;
+      epoch[i] := s_epoch[v_s] # v_origin;
+      sequence[i] := v_head + 1;
+      if p_key[i] is not null then
+        insert into idempotency_keys values (p_channel[i], p_scope[i], p_key[i], v_digest, epoch[i], sequence[i], v_now);
+      end if;
+    end loop;
+    if p_mode = 'atomic' then
+      for i in 1 .. v_n loop
+        if status[i] > 1 then
+          raise exception using errcode = 'FN010', message = 'fanfare: a frame of the batch was refused',
+            detail = json_build_object('index', i - 1, 'status', status[i], 'epoch', epoch[i], 'sequence', sequence[i])::text;
+        end if;
+      end loop;
+      if 1 = any (status) and 0 = any (status) then
+        raise exception using errcode = 'FN003',
+          message = 'fanfare: some frames of the batch were published before and others were not';
+      end if;
+    end if;
+  else
+    for i in 1 .. coalesce(cardinality(s), 0) loop
+      if s_closed[i] then
+        s_reopen[i] := true;
+        s_id[i] := _random();
+        s_epoch[i] := _random() | 4611686018427387904;
+        s_head[i] := 0;
+      end if;
+    end loop;
+    select array_agg(case when q.s > 0 then 0::smallint else 5::smallint end order by q.ord),
+           array_agg(case when q.s > 0 then s_epoch[q.s] # v_origin end order by q.ord),
+           array_agg(case when q.s > 0 then s_head[q.s] + q.n end order by q.ord)
+      into status, epoch, sequence
+      from (select u.ord, u.s, row_number() over (partition by u.s order by u.ord) as n
+              from unnest(i_s) with ordinality u(s, ord)) q;
+  end if;
+
+  -- Streams created for items that were all refused do not exist.
+  if v_made is not null then
+    delete from streams t
+     using unnest(s_id, s_fresh) with ordinality f(id, fresh, i)
+     where f.fresh and t.channel = s[f.i].channel and t.scope = s[f.i].scope
+       and not exists (select from unnest(i_s, status) u(s, status) where u.s = f.i and u.status = 0);
+  end if;
+  if not (0 = any (status)) then return; end if;
+
+  if true = any (s_reopen) then
+    insert into retired_streams (stream_id, channel, scope, epoch, head, head_origin, floor, floor_origin, created, retired)
+    select t.stream_id, t.channel, t.scope, t.epoch, t.head, t.head_origin, t.floor, t.floor_origin, t.created, v_now
+      from unnest(s) with ordinality t
+     where s_reopen[t.ordinality];
+    update streams t
+       set stream_id = s_id[f.ordinality], epoch = s_epoch[f.ordinality], head = 0, head_origin = v_origin,
+           floor = 0, floor_origin = v_origin, stored_bytes = 0, closed = false, closed_at = null
+      from unnest(s) with ordinality f
+     where s_reopen[f.ordinality] and t.channel = f.channel and t.scope = f.scope;
+  end if;
+
+  insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
+  select s_id[u.s], u.sequence, u.id, u.payload, octet_length(u.payload), u.content_type, u.event_type, u.headers::jsonb, v_origin, v_now
+    from unnest(i_s, _publish.sequence, status, i_id, p_payload, p_content_type, p_event_type, p_headers)
+         u(s, sequence, status, id, payload, content_type, event_type, headers)
+   where u.status = 0;
+
+  update streams t
+     set head = g.head, head_origin = v_origin, stored_bytes = t.stored_bytes + g.bytes, updated = v_now
+    from (select u.s, max(u.sequence) as head, sum(octet_length(u.payload)) as bytes
+            from unnest(i_s, _publish.sequence, status, p_payload) u(s, sequence, status, payload)
+           where u.status = 0
+           group by u.s) g
+   where t.channel = s[g.s].channel and t.scope = s[g.s].scope;
+
+  select g.inline_bytes, p.backlog into strict v_inline, v_backlog from settings g, policies p where p.channel = '';
+  -- Every 64 frames of a stream: a trim at every publish would scan the dead
+  -- entries of the last ones again and again.
+  perform _trim(t.channel, t.scope)
+     from (select u.s, min(u.sequence) - 1 as before, max(u.sequence) as head
+             from unnest(i_s, _publish.sequence, status) u(s, sequence, status)
+            where u.status = 0
+            group by u.s) g, unnest(s) with ordinality t
+    where t.ordinality = g.s and g.before >> 6 <> g.head >> 6 and g.head - v_backlog > t.floor and not s_reopen[g.s];
+
+  -- A frame travels in its announcement if it fits; otherwise the announcement
+  -- points to its row.
+  select array_agg(case when octet_length(e.entry) <= 7700 then e.entry else
+                   concat_ws(E'\t', 'P', e.channel, e.scope, e.own, e.sequence, e.id) end order by e.ord)
+    into v_entries
+    from (select u.ord, u.channel, u.scope, s_epoch[u.s] as own, u.sequence, u.id,
+                 case when octet_length(u.payload) <= v_inline then
+                   concat_ws(E'\t', 'D', u.channel, u.scope, s_epoch[u.s], u.sequence,
+                     (extract(epoch from v_now) * 1000000)::bigint, u.content_type, u.event_type,
+                     coalesce(u.headers::jsonb::text, ''), translate(encode(u.payload, 'base64'), E'\n', ''))
+                 else repeat('x', 7701) end as entry
+            from unnest(i_s, _publish.sequence, status, i_id, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
+                 with ordinality u(s, sequence, status, id, channel, scope, payload, content_type, event_type, headers, ord)
+           where u.status = 0) e;
+  perform _announce(v_entries, v_origin);
+end $$;
+-- +goose StatementEnd
+
+-- Closes a stream. outcome: 0 closed, 1 was closed or does not exist, 3 the
+-- head's position has another epoch. epoch (combined) and sequence are the
+-- head's, 0 if the stream does not exist.
+-- +goose StatementBegin
+create function _close(p_channel text, p_scope text, p_expected_epoch bigint, p_lock_timeout_ms int,
+  out outcome smallint, out epoch bigint, out sequence bigint)
+language plpgsql volatile security definer set search_path from current as $$
+declare
+  s     streams;
+  v_now timestamptz;
+begin
+  if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  if p_lock_timeout_ms is not null then
+    perform set_config('lock_timeout', p_lock_timeout_ms::text, true);
+  end if;
+  select * into s from streams t where t.channel = p_channel and t.scope = p_scope for no key update;
+  if not found then
+    -- It may be being created by a transaction that has not committed.
+    perform pg_advisory_xact_lock(_creation_lock(p_channel, p_scope));
+    select * into s from streams t where t.channel = p_channel and t.scope = p_scope for no key update;
+  end if;
+  if s.stream_id is null then
+    outcome := 1;
+    epoch := 0;
+    sequence := 0;
+    return;
+  end if;
+  epoch := s.epoch # s.head_origin;
+  sequence := s.head;
+  if p_expected_epoch <> epoch then
+    outcome := 3;
+  elsif s.closed then
+    outcome := 1;
+  else
+    outcome := 0;
+    v_now := clock_timestamp();
+    update streams t set closed = true, ever_closed = true, closed_at = v_now, updated = v_now
+     where t.channel = p_channel and t.scope = p_scope;
+    perform _announce(array[concat_ws(E'\t', 'C', p_channel, p_scope, s.epoch, s.head, s.head_origin)], _origin());
+  end if;
+end $$;
+-- +goose StatementEnd
+
+-- Raises 22023 (invalid_parameter_value) for what is outside the limits that
+-- the service enforces for calls.
+-- +goose StatementBegin
+create function _check_text(p_field text, p_value text, p_min int, p_max int) returns void
+language plpgsql immutable set search_path from current as $$
+begin
+  if p_value is null then
+    raise exception using errcode = '22023', message = format('fanfare: %s must not be null', p_field);
+  elsif octet_length(p_value) < p_min then
+    raise exception using errcode = '22023', message = format('fanfare: %s must not be empty', p_field);
+  elsif octet_length(p_value) > p_max then
+    raise exception using errcode = '22023',
+      message = format('fanfare: %s has %s bytes, the limit is %s', p_field, octet_length(p_value), p_max);
+  elsif p_value collate "C" ~ E'[\\x01-\\x1f\\x7f-\\u009f]' then
+    raise exception using errcode = '22023', message = format('fanfare: %s contains a control character', p_field);
+  end if;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+create function _check_frame(p_channel text, p_scope text, p_payload bytea, p_content_type text, p_event_type text, p_headers jsonb,
+  p_key text, p_expected bigint, p_expected_epoch bigint) returns void
+language plpgsql stable set search_path from current as $$
+declare
+  v_max   int;
+  v_count int;
+  v_bytes int;
+begin
+  perform _check_text('channel', p_channel, 1, 255);
+  perform _check_text('scope', p_scope, 0, 255);
+  perform _check_text('content_type', p_content_type, 0, 255);
+  perform _check_text('event_type', p_event_type, 0, 255);
+  if starts_with(p_event_type, 'fanfare.') then
+    raise exception using errcode = '22023', message = 'fanfare: event_type must not begin with "fanfare.", which is reserved';
+  end if;
+  if p_key is not null then
+    perform _check_text('idempotency_key', p_key, 1, 255);
+  end if;
+  if p_expected < 0 then
+    raise exception using errcode = '22023', message = 'fanfare: expected_sequence must not be negative';
+  end if;
+  if p_expected_epoch is not null and (p_expected is null or p_expected_epoch < 0) then
+    raise exception using errcode = '22023', message = 'fanfare: expected_epoch goes with expected_sequence and must not be negative';
+  end if;
+  if p_payload is null then
+    raise exception using errcode = '22023', message = 'fanfare: payload must not be null';
+  end if;
+  select g.max_frame_bytes into strict v_max from settings g;
+  if octet_length(p_payload) > v_max then
+    raise exception using errcode = '22023',
+      message = format('fanfare: payload has %s bytes, the limit is %s', octet_length(p_payload), v_max);
+  end if;
+  if p_headers is null or p_headers = '{}' then return; end if;
+  if jsonb_typeof(p_headers) <> 'object' then
+    raise exception using errcode = '22023', message = 'fanfare: headers must be a JSON object of strings';
+  end if;
+  if exists (select from jsonb_each(p_headers) h where jsonb_typeof(h.value) <> 'string') then
+    raise exception using errcode = '22023', message = 'fanfare: headers must be a JSON object of strings';
+  end if;
+  perform _check_text('headers', h.key, 1, 8192) from jsonb_each(p_headers) h;
+  select count(*), sum(octet_length(h.key) + octet_length(h.value)) into v_count, v_bytes from jsonb_each_text(p_headers) h;
+  if v_count > 32 then
+    raise exception using errcode = '22023', message = format('fanfare: headers has %s entries, the limit is 32', v_count);
+  end if;
+  if v_bytes > 8192 then
+    raise exception using errcode = '22023', message = format('fanfare: headers has %s bytes, the limit is 8192', v_bytes);
+  end if;
+end $$;
+-- +goose StatementEnd
+
+-- Publishes a frame in the caller's transaction: numbered, stored, bounded and
+-- announced as by RPC. Call it last: the stream's row stays locked to the end of
+-- the transaction.
+--
+-- Errors: 22023 a field is outside its limit, FN001 the key was used for another
+-- content, FN002 the head is not the expected one, FN004 no sequence is left.
+-- +goose StatementBegin
+create function publish(channel text, scope text, payload bytea, content_type text default '', event_type text default '',
+  headers jsonb default null, idempotency_key text default null, expected_sequence bigint default null, expected_epoch bigint default null,
+  out epoch bigint, out sequence bigint, out duplicate boolean)
+language plpgsql volatile security definer set search_path from current as $$
+declare
+  r record;
+begin
+  perform _check_frame(channel, scope, payload, content_type, event_type, headers, idempotency_key, expected_sequence, expected_epoch);
+  select * into strict r
+    from _publish(array[channel], array[scope], array[payload], array[content_type], array[event_type],
+      array[nullif(headers, '{}')::text], array[idempotency_key], array[expected_sequence], array[expected_epoch], 'lane', null);
+  epoch := r.epoch[1];
+  sequence := r.sequence[1];
+  duplicate := r.status[1] = 1;
+  case r.status[1]
+    when 2 then raise exception using errcode = 'FN001',
+      message = format('fanfare: the idempotency key was used for another content, published at %s-%s', epoch, sequence);
+    when 3 then raise exception using errcode = 'FN002',
+      message = format('fanfare: the stream''s head is %s-%s, not the expected one', epoch, sequence);
+    when 4 then raise exception using errcode = 'FN004',
+      message = 'fanfare: the stream has no sequence left; close it to start a new numbering';
+    else null;
+  end case;
+end $$;
+-- +goose StatementEnd
+
+-- Publishes many frames in the caller's transaction, all or nothing. Streams
+-- are locked in one order, so that batches cannot deadlock each other. Arrays
+-- have one element a frame; those with a default may be null. Errors as for
+-- publish, with the frame's index (from 0) in the detail; FN003: some frames
+-- were published before under their keys and others were not.
+-- +goose StatementBegin
+create function publish_batch(channels text[], scopes text[], payloads bytea[], content_types text[] default null, event_types text[] default null,
+  headers jsonb[] default null, idempotency_keys text[] default null, expected_sequences bigint[] default null, expected_epochs bigint[] default null)
+returns table (epoch bigint, sequence bigint, duplicate boolean)
+language plpgsql volatile security definer set search_path from current as $$
+declare
+  v_n int := coalesce(cardinality(channels), 0);
+  v_bytes bigint := 0;
+  v_text text[];
+  r record;
+begin
+  if v_n = 0 or v_n > 1000 then
+    raise exception using errcode = '22023', message = format('fanfare: channels has %s entries, the limit is 1 to 1000', v_n);
+  end if;
+  if cardinality(scopes) is distinct from v_n or cardinality(payloads) is distinct from v_n
+     or cardinality(content_types) <> v_n or cardinality(event_types) <> v_n or cardinality(headers) <> v_n
+     or cardinality(idempotency_keys) <> v_n or cardinality(expected_sequences) <> v_n or cardinality(expected_epochs) <> v_n then
+    raise exception using errcode = '22023', message = 'fanfare: the arrays of a batch must have the same length';
+  end if;
+  content_types := coalesce(content_types, array_fill(''::text, array[v_n]));
+  event_types := coalesce(event_types, array_fill(''::text, array[v_n]));
+  headers := coalesce(headers, array_fill(null::jsonb, array[v_n]));
+  idempotency_keys := coalesce(idempotency_keys, array_fill(null::text, array[v_n]));
+  expected_sequences := coalesce(expected_sequences, array_fill(null::bigint, array[v_n]));
+  expected_epochs := coalesce(expected_epochs, array_fill(null::bigint, array[v_n]));
+  for i in 1 .. v_n loop
+    begin
+      perform _check_frame(channels[i], scopes[i], payloads[i], content_types[i], event_types[i], headers[i],
+        idempotency_keys[i], expected_sequences[i], expected_epochs[i]);
+    exception when invalid_parameter_value then
+      raise exception using errcode = '22023', message = sqlerrm, detail = format('frame %s of the batch, counted from 0', i - 1);
+    end;
+    v_bytes := v_bytes + octet_length(payloads[i]);
+  end loop;
+  if v_bytes > 4194304 then
+    raise exception using errcode = '22023', message = format('fanfare: payloads has %s bytes, the limit of a batch is 4194304', v_bytes);
+  end if;
+  select array_agg(nullif(h.h, '{}')::text order by h.n) into v_text from unnest(headers) with ordinality h(h, n);
+  select * into strict r
+    from _publish(channels, scopes, payloads, content_types, event_types, v_text,
+      idempotency_keys, expected_sequences, expected_epochs, 'atomic', null);
+  return query
+    select u.epoch, u.sequence, u.status = 1
+      from unnest(r.epoch, r.sequence, r.status) u(epoch, sequence, status);
+end $$;
+-- +goose StatementEnd
+
+-- Closes a stream in the caller's transaction. Its subscribers get what was
+-- published before, then are told, and end. Returns the last position; 0, 0 if
+-- the stream does not exist. FN002: the head's position has another epoch.
+-- +goose StatementBegin
+create function close_stream(channel text, scope text, expected_epoch bigint default null,
+  out epoch bigint, out sequence bigint, out already_closed boolean)
+language plpgsql volatile security definer set search_path from current as $$
+declare
+  r record;
+begin
+  perform _check_text('channel', channel, 1, 255);
+  perform _check_text('scope', scope, 0, 255);
+  select * into strict r from _close(channel, scope, expected_epoch, null);
+  epoch := r.epoch;
+  sequence := r.sequence;
+  already_closed := r.outcome = 1;
+  if r.outcome = 3 then
+    raise exception using errcode = 'FN002', message = format('fanfare: the stream''s head is %s-%s, not of the expected epoch', epoch, sequence);
+  end if;
+end $$;
+-- +goose StatementEnd
+
+-- What a new subscription needs to know. base is the sequence before the oldest
+-- frame that it may replay.
+create view stream_states as
+select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, s.closed, s.ever_closed, s.ephemeral,
+       s.created, s.updated, p.backlog, p.retention_age, b.base,
+       case when b.base = s.head then s.head_origin
+            when b.base = s.floor then s.floor_origin
+            else (select f.origin from channel_frames f where f.stream_id = s.stream_id and f.sequence = b.base) end as base_origin
+  from streams s
+  cross join (select * from policies where channel = '') p
+  cross join lateral (
+    select case
+      when p.retention_age is null then greatest(s.floor, s.head - p.backlog)
+      else coalesce((select f.sequence - 1 from channel_frames f
+                      where f.stream_id = s.stream_id and f.sequence > greatest(s.floor, s.head - p.backlog)
+                        and f.created >= clock_timestamp() - p.retention_age
+                      order by f.sequence limit 1), s.head) end as base) b;
+
+-- +goose StatementBegin
+do $$
+begin
+  -- Functions are executable by everyone unless revoked, in the same
+  -- transaction that creates them.
+  execute format('revoke all on all functions in schema %I from public', current_schema());
+  execute format('revoke all on all tables in schema %I from public', current_schema());
+end $$;
+-- +goose StatementEnd
