@@ -292,15 +292,15 @@ declare
   m_channel text[];            -- those to create
   m_scope   text[];
   v_made    streams[];
-  s         streams[];         -- the rows that this transaction has locked
-  s_id      bigint[];          -- their identity, own epoch, … by index in s
+  rows      streams[];         -- the rows that this transaction has locked
+  s_id      bigint[];          -- their identity, own epoch, … by index in rows
   s_epoch   bigint[];
   s_head    bigint[];
   s_origin  bigint[];          -- origin of the frame at head
   s_closed  boolean[];
   s_reopen  boolean[];
   s_fresh   boolean[];         -- created here
-  i_s       int[];             -- by item: index in s, 0 if the stream is busy
+  i_s       int[];             -- by item: index in rows, 0 if the stream is busy
   i_id      uuid[];
   v_row     streams;
   v_k       idempotency_keys;
@@ -330,13 +330,13 @@ begin
   if p_mode = 'batch' then
     -- One batch at a time in the schema: replicas would skip each other's streams.
     perform pg_advisory_xact_lock(hashtextextended(current_schema(), 0));
-    select array_agg(l.r) into s
+    select array_agg(l.r) into rows
       from (select t as r
               from unnest(n_channel, n_scope) n(channel, scope)
               join streams t on t.channel = n.channel and t.scope = n.scope
              order by t.channel, t.scope
                for no key update of t skip locked) l;
-    if cardinality(s) is distinct from cardinality(n_channel) then
+    if cardinality(rows) is distinct from cardinality(n_channel) then
       with missing as materialized (
         select n.channel, n.scope from unnest(n_channel, n_scope) n(channel, scope)
          where not exists (select from streams t where t.channel = n.channel and t.scope = n.scope))
@@ -356,12 +356,12 @@ begin
       end if;
     end if;
   else
-    s := '{}';
+    rows := '{}';
     for i in 1 .. cardinality(n_channel) loop
       loop
         select * into v_row from streams t where t.channel = n_channel[i] and t.scope = n_scope[i] for no key update;
         if found then
-          s := s || v_row;
+          rows := rows || v_row;
           exit;
         end if;
         perform pg_advisory_xact_lock(_creation_lock(n_channel[i], n_scope[i]));
@@ -377,21 +377,21 @@ begin
       end loop;
     end loop;
   end if;
-  s := coalesce(s, '{}') || coalesce(v_made, '{}');
+  rows := coalesce(rows, '{}') || coalesce(v_made, '{}');
   v_now := clock_timestamp(); -- under the locks, so it ascends with the sequence unless the clock steps
 
   select array_agg(t.stream_id order by t.ordinality), array_agg(t.epoch order by t.ordinality),
          array_agg(t.head order by t.ordinality), array_agg(t.head_origin order by t.ordinality),
          array_agg(t.closed order by t.ordinality), array_agg(false order by t.ordinality),
-         array_agg(t.ordinality > cardinality(s) - coalesce(cardinality(v_made), 0) order by t.ordinality)
+         array_agg(t.ordinality > cardinality(rows) - coalesce(cardinality(v_made), 0) order by t.ordinality)
     into s_id, s_epoch, s_head, s_origin, s_closed, s_reopen, s_fresh
-    from unnest(s) with ordinality t;
+    from unnest(rows) with ordinality t;
 
   select array_agg(coalesce(t.ordinality, 0)::int order by u.ord), array_agg(gen_random_uuid()),
          array_agg(case when t.ordinality is null then 5::smallint end order by u.ord)
     into i_s, i_id, status
     from unnest(p_channel, p_scope) with ordinality u(channel, scope, ord)
-    left join unnest(s) with ordinality t on t.channel = u.channel and t.scope = u.scope;
+    left join unnest(rows) with ordinality t on t.channel = u.channel and t.scope = u.scope;
 
   if exists (select from unnest(p_key, p_expected) k(key, expected) where k.key is not null or k.expected is not null)
      or exists (select from unnest(s_head) h where h > c_max - v_n) then
@@ -458,7 +458,7 @@ begin
       end if;
     end if;
   else
-    for i in 1 .. coalesce(cardinality(s), 0) loop
+    for i in 1 .. coalesce(cardinality(rows), 0) loop
       if s_closed[i] then
         s_reopen[i] := true;
         s_id[i] := _random();
@@ -466,72 +466,72 @@ begin
         s_head[i] := 0;
       end if;
     end loop;
-    select array_agg(case when q.s > 0 then 0::smallint else 5::smallint end order by q.ord),
-           array_agg(case when q.s > 0 then s_epoch[q.s] # v_origin end order by q.ord),
-           array_agg(case when q.s > 0 then s_head[q.s] + q.n end order by q.ord)
+    select array_agg(case when q.i > 0 then 0::smallint else 5::smallint end order by q.ord),
+           array_agg(case when q.i > 0 then s_epoch[q.i] # v_origin end order by q.ord),
+           array_agg(case when q.i > 0 then s_head[q.i] + q.n end order by q.ord)
       into status, epoch, sequence
-      from (select u.ord, u.s, row_number() over (partition by u.s order by u.ord) as n
-              from unnest(i_s) with ordinality u(s, ord)) q;
+      from (select u.ord, u.i, row_number() over (partition by u.i order by u.ord) as n
+              from unnest(i_s) with ordinality u(i, ord)) q;
   end if;
 
   -- Streams created for items that were all refused do not exist.
   if v_made is not null then
     delete from streams t
      using unnest(s_id, s_fresh) with ordinality f(id, fresh, i)
-     where f.fresh and t.channel = s[f.i].channel and t.scope = s[f.i].scope
-       and not exists (select from unnest(i_s, status) u(s, status) where u.s = f.i and u.status = 0);
+     where f.fresh and t.channel = rows[f.i].channel and t.scope = rows[f.i].scope
+       and not exists (select from unnest(i_s, status) u(i, status) where u.i = f.i and u.status = 0);
   end if;
   if not (0 = any (status)) then return; end if;
 
   if true = any (s_reopen) then
     insert into retired_streams (stream_id, channel, scope, epoch, head, head_origin, floor, floor_origin, created, retired)
     select t.stream_id, t.channel, t.scope, t.epoch, t.head, t.head_origin, t.floor, t.floor_origin, t.created, v_now
-      from unnest(s) with ordinality t
+      from unnest(rows) with ordinality t
      where s_reopen[t.ordinality];
     update streams t
        set stream_id = s_id[f.ordinality], epoch = s_epoch[f.ordinality], head = 0, head_origin = v_origin,
            floor = 0, floor_origin = v_origin, stored_bytes = 0, closed = false, closed_at = null
-      from unnest(s) with ordinality f
+      from unnest(rows) with ordinality f
      where s_reopen[f.ordinality] and t.channel = f.channel and t.scope = f.scope;
   end if;
 
   insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
-  select s_id[u.s], u.sequence, u.id, u.payload, octet_length(u.payload), u.content_type, u.event_type, u.headers::jsonb, v_origin, v_now
+  select s_id[u.i], u.sequence, u.id, u.payload, octet_length(u.payload), u.content_type, u.event_type, u.headers::jsonb, v_origin, v_now
     from unnest(i_s, _publish.sequence, status, i_id, p_payload, p_content_type, p_event_type, p_headers)
-         u(s, sequence, status, id, payload, content_type, event_type, headers)
+         u(i, sequence, status, id, payload, content_type, event_type, headers)
    where u.status = 0;
 
   update streams t
      set head = g.head, head_origin = v_origin, stored_bytes = t.stored_bytes + g.bytes, updated = v_now
-    from (select u.s, max(u.sequence) as head, sum(octet_length(u.payload)) as bytes
-            from unnest(i_s, _publish.sequence, status, p_payload) u(s, sequence, status, payload)
+    from (select u.i, max(u.sequence) as head, sum(octet_length(u.payload)) as bytes
+            from unnest(i_s, _publish.sequence, status, p_payload) u(i, sequence, status, payload)
            where u.status = 0
-           group by u.s) g
-   where t.channel = s[g.s].channel and t.scope = s[g.s].scope;
+           group by u.i) g
+   where t.channel = rows[g.i].channel and t.scope = rows[g.i].scope;
 
   select g.inline_bytes, p.backlog into strict v_inline, v_backlog from settings g, policies p where p.channel = '';
   -- Every 64 frames of a stream: a trim at every publish would scan the dead
   -- entries of the last ones again and again.
   perform _trim(t.channel, t.scope)
-     from (select u.s, min(u.sequence) - 1 as before, max(u.sequence) as head
-             from unnest(i_s, _publish.sequence, status) u(s, sequence, status)
+     from (select u.i, min(u.sequence) - 1 as before, max(u.sequence) as head
+             from unnest(i_s, _publish.sequence, status) u(i, sequence, status)
             where u.status = 0
-            group by u.s) g, unnest(s) with ordinality t
-    where t.ordinality = g.s and g.before >> 6 <> g.head >> 6 and g.head - v_backlog > t.floor and not s_reopen[g.s];
+            group by u.i) g, unnest(rows) with ordinality t
+    where t.ordinality = g.i and g.before >> 6 <> g.head >> 6 and g.head - v_backlog > t.floor and not s_reopen[g.i];
 
   -- A frame travels in its announcement if it fits; otherwise the announcement
   -- points to its row.
   select array_agg(case when octet_length(e.entry) <= 7700 then e.entry else
                    concat_ws(E'\t', 'P', e.channel, e.scope, e.own, e.sequence, e.id) end order by e.ord)
     into v_entries
-    from (select u.ord, u.channel, u.scope, s_epoch[u.s] as own, u.sequence, u.id,
+    from (select u.ord, u.channel, u.scope, s_epoch[u.i] as own, u.sequence, u.id,
                  case when octet_length(u.payload) <= v_inline then
-                   concat_ws(E'\t', 'D', u.channel, u.scope, s_epoch[u.s], u.sequence,
+                   concat_ws(E'\t', 'D', u.channel, u.scope, s_epoch[u.i], u.sequence,
                      (extract(epoch from v_now) * 1000000)::bigint, u.content_type, u.event_type,
                      coalesce(u.headers::jsonb::text, ''), translate(encode(u.payload, 'base64'), E'\n', ''))
                  else repeat('x', 7701) end as entry
             from unnest(i_s, _publish.sequence, status, i_id, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
-                 with ordinality u(s, sequence, status, id, channel, scope, payload, content_type, event_type, headers, ord)
+                 with ordinality u(i, sequence, status, id, channel, scope, payload, content_type, event_type, headers, ord)
            where u.status = 0) e;
   perform _announce(v_entries, v_origin);
 end $$;
