@@ -137,18 +137,49 @@ create function _random() returns bigint language sql volatile set search_path f
 $$;
 -- +goose StatementEnd
 
+-- The last computed origin, because computing one reads the control file, which
+-- costs more than a publish. It is used while start and timeline are the same.
+create table server (
+  only_row boolean     primary key default true check (only_row),
+  started  timestamptz not null,
+  timeline text        collate "C" not null,
+  origin   bigint      not null
+);
+
+-- +goose StatementBegin
+create function _timeline() returns text language sql stable set search_path from current as $$
+  select case when pg_is_in_recovery() then 'recovery' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end
+$$;
+-- +goose StatementEnd
+
 -- This server's origin, 62 bits: it differs between a server and one that was
 -- restored or promoted from it, so that a sequence given twice is not the same
 -- position. Origins have bit 62 clear and own epochs have it set, so a combined
 -- epoch is never 0.
 -- +goose StatementBegin
 create function _origin() returns bigint language sql stable security definer set search_path from current as $$
-  select ('x' || encode(substr(sha256(convert_to(
-            c.system_identifier::text || ' ' ||
-            case when pg_is_in_recovery() then 'recovery' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end || ' ' ||
-            extract(epoch from pg_postmaster_start_time())::text, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint & 4611686018427387903
-    from pg_control_system() c
+  select coalesce(
+    (select origin from server where started = pg_postmaster_start_time() and timeline = _timeline()),
+    (select ('x' || encode(substr(sha256(convert_to(
+              c.system_identifier || ' ' || _timeline() || ' ' || extract(epoch from pg_postmaster_start_time()), 'UTF8')),
+              1, 8), 'hex'))::bit(64)::bigint & 4611686018427387903
+       from pg_control_system() c))
 $$;
+-- +goose StatementEnd
+
+-- Stores the origin for _origin, and returns it. Fanfare calls it whenever it
+-- has connected to a server; without it _origin is slower, not wrong.
+-- +goose StatementBegin
+create function _remember_origin() returns bigint language plpgsql volatile security definer set search_path from current as $$
+declare
+  v_origin bigint := _origin();
+begin
+  if not exists (select from server where started = pg_postmaster_start_time() and timeline = _timeline()) then
+    insert into server (started, timeline, origin) values (pg_postmaster_start_time(), _timeline(), v_origin)
+    on conflict (only_row) do update set started = excluded.started, timeline = excluded.timeline, origin = excluded.origin;
+  end if;
+  return v_origin;
+end $$;
 -- +goose StatementEnd
 
 -- The key of the advisory lock under which a stream's row is created. Every
