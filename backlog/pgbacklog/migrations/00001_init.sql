@@ -146,25 +146,26 @@ create table server (
   origin   bigint      not null
 );
 
--- +goose StatementBegin
-create function _timeline() returns text language sql stable set search_path from current as $$
-  select case when pg_is_in_recovery() then 'recovery' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end
-$$;
--- +goose StatementEnd
-
 -- This server's origin, 62 bits: it differs between a server and one that was
 -- restored or promoted from it, so that a sequence given twice is not the same
 -- position. Origins have bit 62 clear and own epochs have it set, so a combined
 -- epoch is never 0.
 -- +goose StatementBegin
-create function _origin() returns bigint language sql stable security definer set search_path from current as $$
-  select coalesce(
-    (select origin from server where started = pg_postmaster_start_time() and timeline = _timeline()),
-    (select ('x' || encode(substr(sha256(convert_to(
-              c.system_identifier || ' ' || _timeline() || ' ' || extract(epoch from pg_postmaster_start_time()), 'UTF8')),
+create function _origin() returns bigint language plpgsql stable security definer set search_path from current as $$
+declare
+  v_timeline text := case when pg_is_in_recovery() then 'recovery' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end;
+  v_origin   bigint;
+begin
+  select origin into v_origin from server where started = pg_postmaster_start_time() and timeline = v_timeline;
+  if not found then
+    select ('x' || encode(substr(sha256(convert_to(
+              c.system_identifier || ' ' || v_timeline || ' ' || extract(epoch from pg_postmaster_start_time()), 'UTF8')),
               1, 8), 'hex'))::bit(64)::bigint & 4611686018427387903
-       from pg_control_system() c))
-$$;
+      into strict v_origin
+      from pg_control_system() c;
+  end if;
+  return v_origin;
+end $$;
 -- +goose StatementEnd
 
 -- Stores the origin for _origin, and returns it. Fanfare calls it whenever it
@@ -172,12 +173,12 @@ $$;
 -- +goose StatementBegin
 create function _remember_origin() returns bigint language plpgsql volatile security definer set search_path from current as $$
 declare
-  v_origin bigint := _origin();
+  v_timeline text := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
+  v_origin   bigint := _origin();
 begin
-  if not exists (select from server where started = pg_postmaster_start_time() and timeline = _timeline()) then
-    insert into server (started, timeline, origin) values (pg_postmaster_start_time(), _timeline(), v_origin)
-    on conflict (only_row) do update set started = excluded.started, timeline = excluded.timeline, origin = excluded.origin;
-  end if;
+  insert into server as s (started, timeline, origin) values (pg_postmaster_start_time(), v_timeline, v_origin)
+  on conflict (only_row) do update set started = excluded.started, timeline = excluded.timeline, origin = excluded.origin
+   where s.origin <> excluded.origin;
   return v_origin;
 end $$;
 -- +goose StatementEnd
