@@ -130,9 +130,9 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- A random number of 62 bits.
+-- A random number of 62 bits. Without a SET clause, so that it is inlined.
 -- +goose StatementBegin
-create function _random() returns bigint language sql volatile set search_path from current as $$
+create function _random() returns bigint language sql volatile as $$
   select ('x' || substr(replace(gen_random_uuid()::text, '-', ''), 17, 16))::bit(64)::bigint & 4611686018427387903
 $$;
 -- +goose StatementEnd
@@ -187,9 +187,11 @@ end $$;
 -- creator takes it first: an INSERT … ON CONFLICT alone would wait for an
 -- uncommitted one.
 -- +goose StatementBegin
-create function _creation_lock(p_channel text, p_scope text) returns bigint language sql stable set search_path from current as $$
-  select hashtextextended(current_schema() || E'\n' || p_channel || E'\n' || p_scope, 1)
-$$;
+create function _creation_lock(p_channel text, p_scope text) returns bigint
+language plpgsql stable set search_path from current as $$
+begin
+  return hashtextextended(current_schema() || E'\n' || p_channel || E'\n' || p_scope, 1);
+end $$;
 -- +goose StatementEnd
 
 -- Sends entries to the replicas, in order, as few notifications as possible.
@@ -201,37 +203,35 @@ create function _announce(p_entries text[], p_origin bigint) returns void
 language plpgsql volatile set search_path from current as $$
 declare
   v_channel text;
-  v_key     announcement_keys;
+  v_id      bigint;
+  v_inner   bytea;
+  v_outer   bytea;
   v_index   bigint;
   v_prefix  text; -- signed: before the digest
-  v_head    text; -- signed: after the digest
   v_body    text;
   v_room    int;
   v_used    int;
   v_entry   text;
-  v_last    int := cardinality(p_entries);
 begin
-  if v_last is null or v_last = 0 then return; end if;
-  select notify_channel into strict v_channel from settings;
-  select * into strict v_key from announcement_keys order by key_id desc limit 1;
+  if p_entries is null then return; end if;
+  select g.notify_channel, k.key_id, k.inner_pad, k.outer_pad into strict v_channel, v_id, v_inner, v_outer
+    from settings g, announcement_keys k order by k.key_id desc limit 1;
   v_index := coalesce(nullif(current_setting('fanfare.envelopes', true), ''), '0')::bigint;
-  v_prefix := E'F1\t' || v_key.key_id || E'\t';
-  for i in 1 .. v_last + 1 loop
+  v_prefix := E'F1\t' || v_id || E'\t';
+  for i in 1 .. cardinality(p_entries) + 1 loop
     v_entry := p_entries[i]; -- null after the last
     if v_body is not null and (v_entry is null or v_used + octet_length(v_entry) + 1 > v_room) then
-      v_body := v_head || v_body;
       perform pg_notify(v_channel, v_prefix
-        || encode(sha256(v_key.outer_pad || sha256(v_key.inner_pad || convert_to(v_prefix || v_body, 'UTF8'))), 'hex')
+        || encode(sha256(v_outer || sha256(v_inner || convert_to(v_prefix || v_body, 'UTF8'))), 'hex')
         || E'\t' || v_body);
       v_body := null;
     end if;
     exit when v_entry is null;
     if v_body is null then
       v_index := v_index + 1;
-      v_head := p_origin || E'\t' || pg_backend_pid() || E'\t' || pg_current_xact_id() || E'\t' || v_index;
-      v_room := 7999 - octet_length(v_prefix) - 65 - octet_length(v_head); -- 65: digest and tab
-      v_body := '';
-      v_used := 0;
+      v_body := p_origin || E'\t' || pg_backend_pid() || E'\t' || pg_current_xact_id() || E'\t' || v_index;
+      v_used := octet_length(v_body);
+      v_room := 7999 - octet_length(v_prefix) - 65; -- 65: digest and tab
     end if;
     v_body := v_body || E'\n' || v_entry;
     v_used := v_used + octet_length(v_entry) + 1;
@@ -297,7 +297,59 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- Publishes durable frames. The caller has checked the limits.
+-- Locks a stream's row, creating it if need be, and waits for whoever holds it.
+-- +goose StatementBegin
+create function _lock_stream(p_channel text, p_scope text, p_origin bigint) returns streams
+language plpgsql volatile set search_path from current as $$
+declare
+  r streams;
+begin
+  loop
+    select * into r from streams t where t.channel = p_channel and t.scope = p_scope for no key update;
+    exit when found;
+    perform pg_advisory_xact_lock(_creation_lock(p_channel, p_scope));
+    insert into streams (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
+    select p_channel, p_scope, _random(), _random() | 4611686018427387904, p_origin, p_origin, clock_timestamp(), clock_timestamp()
+     where not exists (select from streams t where t.channel = p_channel and t.scope = p_scope)
+    returning * into r;
+    exit when found;
+  end loop;
+  return r;
+end $$;
+-- +goose StatementEnd
+
+-- Creates those of the named streams that do not exist and that nobody else is
+-- creating, without waiting. The rows are locked by being new.
+-- +goose StatementBegin
+create function _create_streams(p_channel text[], p_scope text[], p_origin bigint) returns streams[]
+language plpgsql volatile set search_path from current as $$
+declare
+  v_channel text[];
+  v_scope   text[];
+  v_now     timestamptz := clock_timestamp();
+  v_made    streams[];
+begin
+  with missing as materialized (
+    select distinct n.channel, n.scope from unnest(p_channel, p_scope) n(channel, scope)
+     where not exists (select from streams t where t.channel = n.channel and t.scope = n.scope))
+  select array_agg(m.channel), array_agg(m.scope) into v_channel, v_scope
+    from missing m
+   where pg_try_advisory_xact_lock(_creation_lock(m.channel, m.scope));
+  if v_channel is null then return '{}'; end if;
+  with made as (
+    insert into streams (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
+    select m.channel, m.scope, _random(), _random() | 4611686018427387904, p_origin, p_origin, v_now, v_now
+      from unnest(v_channel, v_scope) m(channel, scope)
+     -- Committed between the two statements: then it counts as busy, this time.
+     where not exists (select from streams t where t.channel = m.channel and t.scope = m.scope)
+    returning streams as r)
+  select coalesce(array_agg(made.r), '{}') into v_made from made;
+  return v_made;
+end $$;
+-- +goose StatementEnd
+
+-- Publishes durable frames. The caller has checked the limits. p_key,
+-- p_expected and p_expected_epoch may be null as a whole.
 --
 -- p_mode 'batch' never waits for a lock that an application may hold: items of
 -- streams it cannot have at once come back with status 5. 'lane' waits.
@@ -313,34 +365,23 @@ create function _publish(
   out status smallint[], out epoch bigint[], out sequence bigint[])
 language plpgsql volatile security definer set search_path from current as $$
 declare
-  c_max constant bigint := 9223372036854775807;
+  c_max     constant bigint := 9223372036854775807;
   v_n       int := cardinality(p_channel);
   v_now     timestamptz;
   v_origin  bigint := _origin();
-  v_inline  int;
-  v_backlog bigint;
-  n_channel text[];            -- the distinct streams, in lock order
-  n_scope   text[];
-  m_channel text[];            -- those to create
-  m_scope   text[];
-  v_made    streams[];
-  rows      streams[];         -- the rows that this transaction has locked
-  s_id      bigint[];          -- their identity, own epoch, … by index in rows
-  s_epoch   bigint[];
-  s_head    bigint[];
-  s_origin  bigint[];          -- origin of the frame at head
-  s_closed  boolean[];
-  s_reopen  boolean[];
-  s_fresh   boolean[];         -- created here
-  i_s       int[];             -- by item: index in rows, 0 if the stream is busy
-  i_id      uuid[];
-  v_row     streams;
-  v_k       idempotency_keys;
+  rows      streams[];  -- the rows that this transaction has locked; a change is made here first
+  v_retired streams[];  -- those that it reopens, as they were
+  v_special boolean;    -- a row of rows is closed or near the last sequence
+  v_channel text;
+  v_scope   text;
+  i_row     int[];      -- by item: index in rows, null if the stream is busy
+  i_id      uuid[];     -- by item: the frame row's id
+  v_key     idempotency_keys;
   v_digest  bytea;
-  v_s       int;
+  r         int;
   v_head    bigint;
   v_epoch   bigint;
-  v_entries text[];
+  v_due     streams[];  -- those to trim
 begin
   -- A lost flush would give the same sequences to other frames. A SET clause of
   -- the function would be undone before the commit.
@@ -351,106 +392,61 @@ begin
     perform set_config('lock_timeout', p_lock_timeout_ms::text, true);
   end if;
 
-  select array_agg(d.channel order by d.channel collate "C", d.scope collate "C"),
-         array_agg(d.scope   order by d.channel collate "C", d.scope collate "C")
-    into n_channel, n_scope
-    from (select distinct u.channel, u.scope from unnest(p_channel, p_scope) u(channel, scope)) d;
-
-  -- The row lock is held to the commit: that is what makes sequence order equal
-  -- commit order. Statements after it see what the lock's last holder committed,
+  -- A stream's row lock is held to the commit: that is what makes sequence order
+  -- equal commit order. Statements after it see what its last holder committed,
   -- because each takes a new snapshot (READ COMMITTED, VOLATILE).
   if p_mode = 'batch' then
     -- One batch at a time in the schema: replicas would skip each other's streams.
     perform pg_advisory_xact_lock(hashtextextended(current_schema(), 0));
     select array_agg(l.r) into rows
       from (select t as r
-              from unnest(n_channel, n_scope) n(channel, scope)
+              from (select distinct u.channel, u.scope from unnest(p_channel, p_scope) u(channel, scope)) n
               join streams t on t.channel = n.channel and t.scope = n.scope
              order by t.channel, t.scope
                for no key update of t skip locked) l;
-    if cardinality(rows) is distinct from cardinality(n_channel) then
-      with missing as materialized (
-        select n.channel, n.scope from unnest(n_channel, n_scope) n(channel, scope)
-         where not exists (select from streams t where t.channel = n.channel and t.scope = n.scope))
-      select array_agg(m.channel), array_agg(m.scope) into m_channel, m_scope
-        from missing m
-       where pg_try_advisory_xact_lock(_creation_lock(m.channel, m.scope));
-      if m_channel is not null then
-        v_now := clock_timestamp();
-        with made as (
-          insert into streams (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
-          select m.channel, m.scope, _random(), _random() | 4611686018427387904, v_origin, v_origin, v_now, v_now
-            from unnest(m_channel, m_scope) m(channel, scope)
-           -- Committed between the two statements: then it is busy, this time.
-           where not exists (select from streams t where t.channel = m.channel and t.scope = m.scope)
-          returning streams as r)
-        select array_agg(made.r) into v_made from made;
-      end if;
-    end if;
   else
-    rows := '{}';
-    for i in 1 .. cardinality(n_channel) loop
-      loop
-        select * into v_row from streams t where t.channel = n_channel[i] and t.scope = n_scope[i] for no key update;
-        if found then
-          rows := rows || v_row;
-          exit;
-        end if;
-        perform pg_advisory_xact_lock(_creation_lock(n_channel[i], n_scope[i]));
-        v_now := clock_timestamp();
-        insert into streams (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
-        select n_channel[i], n_scope[i], _random(), _random() | 4611686018427387904, v_origin, v_origin, v_now, v_now
-         where not exists (select from streams t where t.channel = n_channel[i] and t.scope = n_scope[i])
-        returning * into v_row;
-        if found then
-          v_made := v_made || v_row;
-          exit;
-        end if;
-      end loop;
+    for v_channel, v_scope in
+      select distinct u.channel collate "C", u.scope collate "C" from unnest(p_channel, p_scope) u(channel, scope) order by 1, 2
+    loop
+      rows := rows || _lock_stream(v_channel, v_scope, v_origin);
     end loop;
   end if;
-  rows := coalesce(rows, '{}') || coalesce(v_made, '{}');
-  v_now := clock_timestamp(); -- under the locks, so it ascends with the sequence unless the clock steps
+  for v_attempt in 1 .. 2 loop
+    select array_agg(t.ordinality::int order by u.ord), array_agg(gen_random_uuid()), bool_or(t.closed or t.head > c_max - v_n)
+      into i_row, i_id, v_special
+      from unnest(p_channel, p_scope) with ordinality u(channel, scope, ord)
+      left join unnest(rows) with ordinality t on t.channel = u.channel and t.scope = u.scope;
+    exit when p_mode <> 'batch' or v_attempt = 2 or array_position(i_row, null) is null;
+    rows := coalesce(rows, '{}') || _create_streams(p_channel, p_scope, v_origin);
+  end loop;
+  v_now := clock_timestamp(); -- under the locks: ascends with the sequence unless the clock steps
 
-  select array_agg(t.stream_id order by t.ordinality), array_agg(t.epoch order by t.ordinality),
-         array_agg(t.head order by t.ordinality), array_agg(t.head_origin order by t.ordinality),
-         array_agg(t.closed order by t.ordinality), array_agg(false order by t.ordinality),
-         array_agg(t.ordinality > cardinality(rows) - coalesce(cardinality(v_made), 0) order by t.ordinality)
-    into s_id, s_epoch, s_head, s_origin, s_closed, s_reopen, s_fresh
-    from unnest(rows) with ordinality t;
-
-  select array_agg(coalesce(t.ordinality, 0)::int order by u.ord), array_agg(gen_random_uuid()),
-         array_agg(case when t.ordinality is null then 5::smallint end order by u.ord)
-    into i_s, i_id, status
-    from unnest(p_channel, p_scope) with ordinality u(channel, scope, ord)
-    left join unnest(rows) with ordinality t on t.channel = u.channel and t.scope = u.scope;
-
-  if exists (select from unnest(p_key, p_expected) k(key, expected) where k.key is not null or k.expected is not null)
-     or exists (select from unnest(s_head) h where h > c_max - v_n) then
+  if v_special or array_remove(p_key, null) <> '{}' or array_remove(p_expected, null) <> '{}' then
     -- Decided one by one, in order of arrival.
+    status := array_fill(5::smallint, array[v_n]);
     epoch := array_fill(null::bigint, array[v_n]);
-    sequence := array_fill(null::bigint, array[v_n]);
+    sequence := epoch;
     for i in 1 .. v_n loop
-      v_s := i_s[i];
-      continue when v_s = 0;
+      r := i_row[i];
+      continue when r is null;
       -- Before the rest: a retry gets its old answer, also of a closed stream.
       if p_key[i] is not null then
         v_digest := sha256(sha256(p_payload[i]) || convert_to(
           p_content_type[i] || E'\n' || p_event_type[i] || E'\n' || coalesce(p_headers[i]::jsonb::text, ''), 'UTF8'));
-        select * into v_k from idempotency_keys k where k.channel = p_channel[i] and k.scope = p_scope[i] and k.key = p_key[i];
+        select * into v_key from idempotency_keys k where k.channel = p_channel[i] and k.scope = p_scope[i] and k.key = p_key[i];
         if found then
-          status[i] := case when v_k.digest = v_digest then 1 else 2 end;
-          epoch[i] := v_k.epoch;
-          sequence[i] := v_k.sequence;
+          status[i] := case when v_key.digest = v_digest then 1 else 2 end;
+          epoch[i] := v_key.epoch;
+          sequence[i] := v_key.sequence;
           continue;
         end if;
       end if;
-      if s_closed[v_s] or (s_fresh[v_s] and s_head[v_s] = 0) then
+      if rows[r].closed or (rows[r].head = 0 and not rows[r].ephemeral) then
         v_head := 0;
         v_epoch := 0;
       else
-        v_head := s_head[v_s];
-        v_epoch := s_epoch[v_s] # s_origin[v_s];
+        v_head := rows[r].head;
+        v_epoch := rows[r].epoch # rows[r].head_origin;
       end if;
       if p_expected[i] is not null and (p_expected[i] <> v_head or p_expected_epoch[i] <> v_epoch) then
         status[i] := 3;
@@ -462,110 +458,119 @@ begin
         status[i] := 4;
         continue;
       end if;
-      if s_closed[v_s] then
-        s_closed[v_s] := false;
-        s_reopen[v_s] := true;
-        s_id[v_s] := _random();
-        s_epoch[v_s] := _random() | 4611686018427387904;
+      if rows[r].closed then
+        v_retired := v_retired || rows[r];
+        rows[r] := _reopened(rows[r], v_origin);
       end if;
+      rows[r].head := v_head + 1;
+      rows[r].head_origin := v_origin;
       status[i] := 0;
-      s_head[v_s] := v_head + 1;
-      s_origin[v_s] := v_origin;
-      epoch[i] := s_epoch[v_s] # v_origin;
+      epoch[i] := rows[r].epoch # v_origin;
       sequence[i] := v_head + 1;
       if p_key[i] is not null then
         insert into idempotency_keys values (p_channel[i], p_scope[i], p_key[i], v_digest, epoch[i], sequence[i], v_now);
       end if;
     end loop;
     if p_mode = 'atomic' then
-      for i in 1 .. v_n loop
-        if status[i] > 1 then
-          raise exception using errcode = 'FN010', message = 'fanfare: a frame of the batch was refused',
-            detail = json_build_object('index', i - 1, 'status', status[i], 'epoch', epoch[i], 'sequence', sequence[i])::text;
-        end if;
-      end loop;
-      if 1 = any (status) and 0 = any (status) then
-        raise exception using errcode = 'FN003',
-          message = 'fanfare: some frames of the batch were published before and others were not';
-      end if;
+      perform _raise_refused(status, epoch, sequence);
+    end if;
+    -- Streams created for items that were all refused do not exist.
+    delete from streams t
+     using unnest(rows) n
+     where n.head = 0 and not n.ephemeral and not n.closed and t.channel = n.channel and t.scope = n.scope;
+    if not (0 = any (status)) then return; end if;
+    if v_retired is not null then
+      insert into retired_streams (stream_id, channel, scope, epoch, head, head_origin, floor, floor_origin, created, retired)
+      select t.stream_id, t.channel, t.scope, t.epoch, t.head, t.head_origin, t.floor, t.floor_origin, t.created, v_now
+        from unnest(v_retired) t;
     end if;
   else
-    for i in 1 .. coalesce(cardinality(rows), 0) loop
-      if s_closed[i] then
-        s_reopen[i] := true;
-        s_id[i] := _random();
-        s_epoch[i] := _random() | 4611686018427387904;
-        s_head[i] := 0;
-      end if;
-    end loop;
-    select array_agg(case when q.i > 0 then 0::smallint else 5::smallint end order by q.ord),
-           array_agg(case when q.i > 0 then s_epoch[q.i] # v_origin end order by q.ord),
-           array_agg(case when q.i > 0 then s_head[q.i] + q.n end order by q.ord)
+    select array_agg(case when q.r is null then 5::smallint else 0::smallint end order by q.ord),
+           array_agg(q.epoch # v_origin order by q.ord), array_agg(q.head + q.n order by q.ord)
       into status, epoch, sequence
-      from (select u.ord, u.i, row_number() over (partition by u.i order by u.ord) as n
-              from unnest(i_s) with ordinality u(i, ord)) q;
-  end if;
-
-  -- Streams created for items that were all refused do not exist.
-  if v_made is not null then
-    delete from streams t
-     using unnest(s_id, s_fresh) with ordinality f(id, fresh, i)
-     where f.fresh and t.channel = rows[f.i].channel and t.scope = rows[f.i].scope
-       and not exists (select from unnest(i_s, status) u(i, status) where u.i = f.i and u.status = 0);
-  end if;
-  if not (0 = any (status)) then return; end if;
-
-  if true = any (s_reopen) then
-    insert into retired_streams (stream_id, channel, scope, epoch, head, head_origin, floor, floor_origin, created, retired)
-    select t.stream_id, t.channel, t.scope, t.epoch, t.head, t.head_origin, t.floor, t.floor_origin, t.created, v_now
-      from unnest(rows) with ordinality t
-     where s_reopen[t.ordinality];
-    update streams t
-       set stream_id = s_id[f.ordinality], epoch = s_epoch[f.ordinality], head = 0, head_origin = v_origin,
-           floor = 0, floor_origin = v_origin, stored_bytes = 0, closed = false, closed_at = null
-      from unnest(rows) with ordinality f
-     where s_reopen[f.ordinality] and t.channel = f.channel and t.scope = f.scope;
+      from (select u.ord, u.r, t.epoch, t.head, row_number() over (partition by u.r order by u.ord) as n
+              from unnest(i_row) with ordinality u(r, ord)
+              left join unnest(rows) with ordinality t on t.ordinality = u.r) q;
+    if not (0 = any (status)) then return; end if;
   end if;
 
   insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
-  select s_id[u.i], u.sequence, u.id, u.payload, octet_length(u.payload), u.content_type, u.event_type, u.headers::jsonb, v_origin, v_now
-    from unnest(i_s, _publish.sequence, status, i_id, p_payload, p_content_type, p_event_type, p_headers)
-         u(i, sequence, status, id, payload, content_type, event_type, headers)
+  select t.stream_id, u.sequence, u.id, u.payload, octet_length(u.payload), u.content_type, u.event_type, u.headers::jsonb, v_origin, v_now
+    from unnest(status, i_row, _publish.sequence, i_id, p_payload, p_content_type, p_event_type, p_headers)
+         u(status, r, sequence, id, payload, content_type, event_type, headers)
+    join unnest(rows) with ordinality t on t.ordinality = u.r
    where u.status = 0;
 
-  update streams t
-     set head = g.head, head_origin = v_origin, stored_bytes = t.stored_bytes + g.bytes, updated = v_now
-    from (select u.i, max(u.sequence) as head, sum(octet_length(u.payload)) as bytes
-            from unnest(i_s, _publish.sequence, status, p_payload) u(i, sequence, status, payload)
-           where u.status = 0
-           group by u.i) g
-   where t.channel = rows[g.i].channel and t.scope = rows[g.i].scope;
-
-  select g.inline_bytes, p.backlog into strict v_inline, v_backlog from settings g, policies p where p.channel = '';
+  with changed as (
+    update streams t
+       set head = g.head, head_origin = v_origin, stored_bytes = n.stored_bytes + g.bytes, updated = v_now,
+           stream_id = n.stream_id, epoch = n.epoch, floor = n.floor, floor_origin = n.floor_origin, closed = false, closed_at = null
+      from (select u.r, min(u.sequence) - 1 as before, max(u.sequence) as head, sum(octet_length(u.payload)) as bytes
+              from unnest(status, i_row, _publish.sequence, p_payload) u(status, r, sequence, payload)
+             where u.status = 0
+             group by u.r) g
+      join unnest(rows) with ordinality n on n.ordinality = g.r
+     where t.channel = n.channel and t.scope = n.scope
+    returning t as r, g.before)
   -- Every 64 frames of a stream: a trim at every publish would scan the dead
-  -- entries of the last ones again and again.
-  perform _trim(t.channel, t.scope)
-     from (select u.i, min(u.sequence) - 1 as before, max(u.sequence) as head
-             from unnest(i_s, _publish.sequence, status) u(i, sequence, status)
-            where u.status = 0
-            group by u.i) g, unnest(rows) with ordinality t
-    where t.ordinality = g.i and g.before >> 6 <> g.head >> 6 and g.head - v_backlog > t.floor and not s_reopen[g.i];
+  -- index entries of the last ones again and again.
+  select array_agg(c.r) filter (where c.before >> 6 <> (c.r).head >> 6) into v_due from changed c;
+  if v_due is not null then
+    perform _trim(d.channel, d.scope) from unnest(v_due) d, policies p
+      where p.channel = '' and d.head - p.backlog > d.floor;
+  end if;
 
   -- A frame travels in its announcement if it fits; otherwise the announcement
   -- points to its row.
-  select array_agg(case when octet_length(e.entry) <= 7700 then e.entry else
-                   concat_ws(E'\t', 'P', e.channel, e.scope, e.own, e.sequence, e.id) end order by e.ord)
-    into v_entries
-    from (select u.ord, u.channel, u.scope, s_epoch[u.i] as own, u.sequence, u.id,
-                 case when octet_length(u.payload) <= v_inline then
-                   concat_ws(E'\t', 'D', u.channel, u.scope, s_epoch[u.i], u.sequence,
-                     (extract(epoch from v_now) * 1000000)::bigint, u.content_type, u.event_type,
-                     coalesce(u.headers::jsonb::text, ''), translate(encode(u.payload, 'base64'), E'\n', ''))
-                 else repeat('x', 7701) end as entry
-            from unnest(i_s, _publish.sequence, status, i_id, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
-                 with ordinality u(i, sequence, status, id, channel, scope, payload, content_type, event_type, headers, ord)
-           where u.status = 0) e;
-  perform _announce(v_entries, v_origin);
+  perform _announce(array_agg(
+      case when octet_length(e.entry) <= 7700 then e.entry
+           else E'P\t' || e.name || e.id end order by e.ord), v_origin)
+     from (select u.ord, u.id, n.name,
+                  case when octet_length(u.payload) <= g.inline_bytes then
+                    E'D\t' || n.name || n.created || u.content_type || E'\t' || u.event_type || E'\t' ||
+                    coalesce(u.headers::jsonb::text, '') || E'\t' || replace(encode(u.payload, 'base64'), E'\n', '') end as entry
+             from unnest(status, i_row, _publish.sequence, i_id, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
+                  with ordinality u(status, r, sequence, id, channel, scope, payload, content_type, event_type, headers, ord)
+             cross join (select inline_bytes from settings) g
+             cross join lateral (
+               select u.channel || E'\t' || u.scope || E'\t' || (_publish.epoch[u.ord] # v_origin) || E'\t' || u.sequence || E'\t' as name,
+                      (extract(epoch from v_now) * 1000000)::bigint || E'\t' as created) n
+            where u.status = 0) e;
+end $$;
+-- +goose StatementEnd
+
+-- The row that a closed stream gets when it is published to again.
+-- +goose StatementBegin
+create function _reopened(p_row streams, p_origin bigint) returns streams
+language plpgsql volatile set search_path from current as $$
+begin
+  p_row.stream_id := _random();
+  p_row.epoch := _random() | 4611686018427387904;
+  p_row.head := 0;
+  p_row.floor := 0;
+  p_row.floor_origin := p_origin;
+  p_row.stored_bytes := 0;
+  p_row.closed := false;
+  p_row.closed_at := null;
+  return p_row;
+end $$;
+-- +goose StatementEnd
+
+-- Raises if an item of an atomic batch was refused, or only some are duplicates.
+-- +goose StatementBegin
+create function _raise_refused(p_status smallint[], p_epoch bigint[], p_sequence bigint[]) returns void
+language plpgsql immutable set search_path from current as $$
+begin
+  for i in 1 .. cardinality(p_status) loop
+    if p_status[i] > 1 then
+      raise exception using errcode = 'FN010', message = 'fanfare: a frame of the batch was refused',
+        detail = json_build_object('index', i - 1, 'status', p_status[i], 'epoch', p_epoch[i], 'sequence', p_sequence[i])::text;
+    end if;
+  end loop;
+  if 1 = any (p_status) and 0 = any (p_status) then
+    raise exception using errcode = 'FN003',
+      message = 'fanfare: some frames of the batch were published before and others were not';
+  end if;
 end $$;
 -- +goose StatementEnd
 
