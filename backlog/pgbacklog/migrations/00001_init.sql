@@ -7,6 +7,10 @@
 
 -- +goose Up
 
+-- pg_temp last: unless it is named it comes first, and a caller's temporary
+-- tables would stand in for these.
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
+
 -- One row. Values that functions need, because applications publish by SQL.
 create table settings (
   only_row           boolean  primary key default true check (only_row),
@@ -311,6 +315,7 @@ begin
     insert into streams (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
     select p_channel, p_scope, _random(), _random() | 4611686018427387904, p_origin, p_origin, clock_timestamp(), clock_timestamp()
      where not exists (select from streams t where t.channel = p_channel and t.scope = p_scope)
+    on conflict do nothing -- a creation that this REPEATABLE READ snapshot does not see: 40001 rather than 23505
     returning * into r;
     exit when found;
   end loop;
