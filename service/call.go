@@ -1,0 +1,171 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// lastWords is how long a call that was told to go may take to send what is
+// left to say before its handler returns without it.
+const lastWords = 2 * time.Second
+
+// errCallEnded is what writer.send returns once the handler has returned.
+var errCallEnded = errors.New("the call has ended")
+
+// writer sends the messages of one streaming call. One goroutine sends; the
+// handler watches and may end the call at any time.
+type writer struct {
+	stream grpc.ServerStream
+
+	mu sync.Mutex // guards what follows; never held while sending
+	// ended is set when the handler returns: grpc forbids a SendMsg that begins
+	// after that.
+	ended bool
+	// began is when the SendMsg under way began; zero if there is none.
+	began time.Time
+	// sent is the last position whose frame was handed to the transport.
+	sent backlog.Position
+}
+
+// send sends one message. It blocks while the client does not read, until the
+// call's context or its handler ends. last is the client's position after the
+// message.
+func (w *writer) send(message any, last backlog.Position) error {
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		return errCallEnded
+	}
+	w.began = time.Now()
+	w.mu.Unlock()
+
+	err := w.stream.SendMsg(message)
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.began = time.Time{}
+	if err == nil {
+		w.sent = last
+	}
+	return err
+}
+
+// blocked returns for how long the send under way has been blocked.
+func (w *writer) blocked() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.began.IsZero() {
+		return 0
+	}
+	return time.Since(w.began)
+}
+
+func (w *writer) lastSent() backlog.Position {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sent
+}
+
+func (w *writer) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+}
+
+// sendLoop sends everything a call has to say, and returns how the call ends.
+// When closing ends it says good-bye and returns; when ctx ends it returns.
+type sendLoop func(ctx context.Context, w *writer, closing context.Context) error
+
+// run is the handler of a streaming call: it runs loop on a goroutine of its own
+// and ends the call when loop returned, when a send has been blocked for the
+// write timeout (with what slow returns), or when the server drains.
+func (s *Server) run(stream grpc.ServerStream, loop sendLoop, slow func(*writer) error) error {
+	if s.isEnding() {
+		return drainingFailure(retryIn())
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	closing, closeNow := context.WithCancel(ctx)
+	defer closeNow()
+	w := &writer{stream: stream}
+	defer w.end()
+
+	done := make(chan error, 1)
+	s.loops.Go(func() {
+		done <- recovering(func() error { return loop(ctx, w, closing) })
+	})
+	return s.watch(w, done, closeNow, slow)
+}
+
+// watch waits for the end of a streaming call.
+func (s *Server) watch(w *writer, done <-chan error, closeNow func(), slow func(*writer) error) error {
+	stalled := time.NewTimer(s.cfg.WriteTimeout)
+	defer stalled.Stop()
+	ending := s.ending
+	var goodBye, tooLate <-chan time.Time
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-stalled.C:
+			blocked := w.blocked()
+			if blocked >= s.cfg.WriteTimeout {
+				return slow(w)
+			}
+			stalled.Reset(s.cfg.WriteTimeout - blocked)
+		case <-ending:
+			ending = nil
+			goodBye = time.After(s.partingDelay())
+		case <-goodBye:
+			closeNow()
+			tooLate = time.After(lastWords)
+		case <-tooLate:
+			return drainingFailure(retryIn())
+		}
+	}
+}
+
+// partingDelay spreads the ends of calls over a drain, so that their clients do
+// not all arrive at the other replicas at once. It is never 0: GOAWAY must go
+// first, or a client comes straight back on the same connection.
+func (s *Server) partingDelay() time.Duration {
+	const goAway = 50 * time.Millisecond
+	return goAway + rand.N(max(1, s.cfg.DrainGrace*2/3-goAway))
+}
+
+// retryIn is how long a client that is sent away should wait: jitter on top of
+// the spread.
+func retryIn() time.Duration {
+	return 100*time.Millisecond + rand.N(900*time.Millisecond).Truncate(time.Millisecond)
+}
+
+// recovering turns a panic of f into an error. The recovery interceptor does not
+// see the goroutines that handlers start.
+func recovering(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicFailure(p)
+		}
+	}()
+	return f()
+}
+
+func panicFailure(p any) *failure {
+	return &failure{
+		code:    codes.Internal,
+		reason:  fanfarev1.ErrorReason_ERROR_REASON_INTERNAL,
+		message: "a fault in the server; its log has the details",
+		cause:   fmt.Errorf("panic: %v\n%s", p, debug.Stack()),
+	}
+}

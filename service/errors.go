@@ -1,0 +1,279 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/hub"
+)
+
+// ErrorDomain is the domain of every ErrorInfo.
+const ErrorDomain = "fanfare.dev"
+
+// How long clients are asked to wait before a retry.
+const (
+	retryStore    = time.Second            // a database that restarts takes seconds
+	retryListener = 500 * time.Millisecond // a listener reconnects faster
+	retryQueue    = 200 * time.Millisecond // a publish queue empties with the next commits
+	retryNotify   = 10 * time.Second       // an operator must act
+	retrySlow     = time.Second
+)
+
+// failure is an error that a client is told about. Error is for the log and
+// includes the cause; GRPCStatus and item are what a client gets and do not.
+//
+// It does not unwrap to its cause: a driver's io.EOF in there would make the
+// logging interceptor take the call for a good one.
+type failure struct {
+	code    codes.Code
+	reason  fanfarev1.ErrorReason
+	message string
+	// field is the path of the field at fault, as in "frames[3].payload".
+	field string
+	// position is told under the name positionName; it is not set if that is
+	// empty.
+	position     backlog.Position
+	positionName string
+	// retryIn 0 means that retrying does not help.
+	retryIn time.Duration
+	cause   error
+}
+
+// Error is for the log.
+func (f *failure) Error() string {
+	if f.cause == nil {
+		return f.message
+	}
+	return f.message + ": " + f.cause.Error()
+}
+
+// GRPCStatus is what grpc sends for the error.
+func (f *failure) GRPCStatus() *status.Status {
+	st := status.New(f.code, f.message)
+	if f.reason == fanfarev1.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		return st
+	}
+	info := &errdetails.ErrorInfo{Domain: ErrorDomain, Reason: reasonName(f.reason)}
+	if f.positionName != "" {
+		info.Metadata = map[string]string{f.positionName: f.position.String()}
+	}
+	details := []protoadapt.MessageV1{info}
+	if f.retryIn > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.retryIn)})
+	}
+	if f.field != "" {
+		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
+			{Field: f.field, Description: f.message},
+		}})
+	}
+	detailed, err := st.WithDetails(details...)
+	if err != nil {
+		// Only for an OK status or an unmarshalable detail.
+		return st
+	}
+	return detailed
+}
+
+// item is the same content as GRPCStatus for one item of a stream.
+func (f *failure) item() *fanfarev1.Error {
+	e := &fanfarev1.Error{Code: int32(f.code), Message: f.message, Reason: f.reason, Field: f.field}
+	if f.positionName != "" {
+		e.Position = positionProto(f.position)
+	}
+	if f.retryIn > 0 {
+		e.RetryIn = durationpb.New(f.retryIn)
+	}
+	return e
+}
+
+// reasonName is a reason as ErrorInfo has it: without the enum's prefix.
+func reasonName(r fanfarev1.ErrorReason) string {
+	return strings.TrimPrefix(r.String(), "ERROR_REASON_")
+}
+
+// failureOf is the one place where errors of the domain become what a client is
+// told. Errors it does not know are INTERNAL.
+func failureOf(err error) *failure {
+	var already *failure
+	if errors.As(err, &already) {
+		return already
+	}
+	var batch *backlog.BatchError
+	if errors.As(err, &batch) {
+		return inBatch(batch)
+	}
+	for _, f := range []func(error) *failure{requestFailure, storeFailure, callFailure} {
+		if f := f(err); f != nil {
+			return f
+		}
+	}
+	return &failure{
+		code:    codes.Internal,
+		reason:  fanfarev1.ErrorReason_ERROR_REASON_INTERNAL,
+		message: "a fault in the server; its log has the details",
+		cause:   err,
+	}
+}
+
+// readFailureOf is failureOf for calls that store nothing.
+func readFailureOf(err error) *failure {
+	f := failureOf(err)
+	if f.reason == fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE {
+		f.message = "the store is not available"
+	}
+	return f
+}
+
+func inBatch(batch *backlog.BatchError) *failure {
+	f := failureOf(batch.Err)
+	f.message = fmt.Sprintf("frames[%d]: %s", batch.Index, f.message)
+	if f.field != "" {
+		f.field = "frames[" + strconv.Itoa(batch.Index) + "]." + f.field
+	}
+	return f
+}
+
+// requestFailure knows what is wrong with a request.
+func requestFailure(err error) *failure {
+	var (
+		limit    *backlog.LimitError
+		conflict *backlog.KeyConflictError
+		expected *backlog.ExpectationError
+	)
+	switch {
+	case errors.As(err, &limit):
+		return &failure{
+			code:    codes.InvalidArgument,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_INVALID_FIELD,
+			message: limit.Error(),
+			field:   limit.Field,
+		}
+	case errors.As(err, &conflict):
+		return &failure{
+			code:         codes.AlreadyExists,
+			reason:       fanfarev1.ErrorReason_ERROR_REASON_KEY_CONFLICT,
+			message:      conflict.Error(),
+			position:     conflict.Position,
+			positionName: "position",
+		}
+	case errors.As(err, &expected):
+		return &failure{
+			code:         codes.Aborted,
+			reason:       fanfarev1.ErrorReason_ERROR_REASON_EXPECTATION_FAILED,
+			message:      expected.Error(),
+			position:     expected.Head,
+			positionName: "head",
+		}
+	case errors.Is(err, backlog.ErrPartlyDuplicate):
+		return &failure{
+			code:    codes.FailedPrecondition,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_PARTLY_DUPLICATE,
+			message: backlog.ErrPartlyDuplicate.Error(),
+		}
+	case errors.Is(err, backlog.ErrSequenceExhausted):
+		return &failure{
+			code:    codes.FailedPrecondition,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_SEQUENCE_EXHAUSTED,
+			message: backlog.ErrSequenceExhausted.Error(),
+		}
+	}
+	return nil
+}
+
+// storeFailure knows what can be wrong with a store or a listener.
+func storeFailure(err error) *failure {
+	switch {
+	case errors.Is(err, backlog.ErrOutcomeUnknown):
+		// Not UNAVAILABLE, which meshes and client libraries retry by themselves:
+		// that could store the frame twice.
+		return &failure{
+			code:    codes.Unknown,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN,
+			message: backlog.ErrOutcomeUnknown.Error(),
+			retryIn: retryStore,
+			cause:   err,
+		}
+	case errors.Is(err, backlog.ErrPublishQueueFull):
+		return &failure{
+			code:    codes.ResourceExhausted,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_PUBLISH_QUEUE_FULL,
+			message: backlog.ErrPublishQueueFull.Error(),
+			retryIn: retryQueue,
+		}
+	case errors.Is(err, backlog.ErrNotificationQueueFull):
+		return &failure{
+			code:    codes.ResourceExhausted,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_NOTIFICATION_QUEUE_FULL,
+			message: backlog.ErrNotificationQueueFull.Error(),
+			retryIn: retryNotify,
+			cause:   err,
+		}
+	case errors.Is(err, backlog.ErrUnavailable), errors.Is(err, backlog.ErrOtherServer):
+		return &failure{
+			code:    codes.Unavailable,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE,
+			message: backlog.ErrUnavailable.Error(),
+			retryIn: retryStore,
+			cause:   err,
+		}
+	case errors.Is(err, hub.ErrNotListening):
+		return &failure{
+			code:    codes.Unavailable,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_NOT_LISTENING,
+			message: "the server's listener is not connected; try again, on any replica",
+			retryIn: retryListener,
+			cause:   err,
+		}
+	}
+	return nil
+}
+
+// callFailure knows how a call ends by the client's doing.
+func callFailure(err error) *failure {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return &failure{code: codes.Canceled, message: "the call was cancelled"}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &failure{code: codes.DeadlineExceeded, message: "the call's deadline has passed"}
+	}
+	// What grpc itself returned from sending or receiving.
+	if st, ok := status.FromError(err); ok && st.Code() != codes.Unknown {
+		return &failure{code: st.Code(), message: st.Message()}
+	}
+	return nil
+}
+
+// drainingFailure ends a call because the server is going away.
+func drainingFailure(retryIn time.Duration) *failure {
+	return &failure{
+		code:    codes.Unavailable,
+		reason:  fanfarev1.ErrorReason_ERROR_REASON_DRAINING,
+		message: "the server is going away; go on with another replica",
+		retryIn: retryIn,
+	}
+}
+
+// slowSubscriber ends a subscription whose client stopped reading. sent is the
+// last position whose frame was handed to the transport.
+func slowSubscriber(timeout time.Duration, sent backlog.Position) *failure {
+	return &failure{
+		code:         codes.ResourceExhausted,
+		reason:       fanfarev1.ErrorReason_ERROR_REASON_SLOW_SUBSCRIBER,
+		message:      fmt.Sprintf("nothing was taken for %s while frames waited; resume with the last position", timeout),
+		position:     sent,
+		positionName: "position",
+		retryIn:      retrySlow,
+	}
+}

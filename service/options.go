@@ -1,0 +1,149 @@
+package service
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+const (
+	// connectionTimeout bounds the handshake of a new connection.
+	connectionTimeout = 10 * time.Second
+	// maxHeaderListBytes bounds the metadata of a call.
+	maxHeaderListBytes = 16 << 10
+	// framingBytes is more than protobuf adds to a batch at its limits: tags and
+	// lengths of 1,000 frames with 32 headers each.
+	framingBytes = 1 << 20
+)
+
+// ServerOptions returns what the grpc server that serves s must be made with:
+// the codec, limits, keepalive and interceptors.
+func (s *Server) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxConcurrentStreams(s.cfg.MaxConcurrentStreams),
+		grpc.MaxRecvMsgSize(maxRequestBytes(s.cfg.MaxFrameBytes)),
+		grpc.MaxHeaderListSize(maxHeaderListBytes),
+		grpc.ConnectionTimeout(connectionTimeout),
+		// Pings find dead clients behind connections that nobody closed. Time is
+		// below the idle timeouts of common load balancers (60 s and more).
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		// Subscribers are idle for long, so clients may ping, too, also between
+		// calls. Without this grpc ends a connection that pings more often than
+		// every 5 minutes.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		// Stop waits for handlers, so that the store is closed under none of them.
+		grpc.WaitForHandlers(true),
+		grpc.ChainUnaryInterceptor(s.unaryInterceptors()...),
+		grpc.ChainStreamInterceptor(s.streamInterceptors()...),
+	}
+}
+
+// maxRequestBytes admits a whole batch, and a batch or frame somewhat above its
+// limit, so that it is refused with the limit's name instead of by the
+// transport.
+func maxRequestBytes(maxFrameBytes int) int {
+	return max(2*backlog.MaxBatchBytes, maxFrameBytes) + framingBytes
+}
+
+// The order of interceptors, outermost first:
+//
+//  1. Logging sees how the call really ended, a recovered panic included.
+//  2. Ending foreign streams (health's Watch, reflection) at a drain stands
+//     outside recovery, since it runs what is inside on another goroutine, where
+//     recovery must catch panics.
+//  3. Recovery, next to the handler.
+//  4. Responses are not compressed: per subscriber that costs twenty times the
+//     sending. grpc would answer with the compressor that the client used.
+func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
+	return []grpc.UnaryServerInterceptor{
+		logging.UnaryServerInterceptor(callLogger(s.logger), loggingOptions()...),
+		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
+		uncompressedUnary,
+	}
+}
+
+func (s *Server) streamInterceptors() []grpc.StreamServerInterceptor {
+	return []grpc.StreamServerInterceptor{
+		logging.StreamServerInterceptor(callLogger(s.logger), loggingOptions()...),
+		s.endForeignStreams,
+		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
+		uncompressedStream,
+	}
+}
+
+func recovered(_ context.Context, p any) error { return panicFailure(p) }
+
+func loggingOptions() []logging.Option {
+	return []logging.Option{
+		logging.WithLogOnEvents(logging.FinishCall),
+		logging.WithLevels(callLevel),
+		logging.WithDisableLoggingFields(
+			logging.SystemTag[0], logging.ComponentFieldKey, logging.MethodTypeFieldKey,
+			"grpc.start_time", "grpc.request.deadline",
+		),
+		logging.WithDurationField(logging.DurationToDurationField),
+	}
+}
+
+// callLevel is the level of the line at the end of a call. What clients do
+// wrong, and what is normal, must not fill the log of a busy server.
+func callLevel(code codes.Code) logging.Level {
+	switch code {
+	case codes.OK, codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.Aborted,
+		codes.FailedPrecondition, codes.Unimplemented, codes.DeadlineExceeded:
+		return logging.LevelDebug
+	case codes.Unavailable, codes.ResourceExhausted, codes.Unknown:
+		return logging.LevelWarn
+	default:
+		return logging.LevelError
+	}
+}
+
+func callLogger(logger *slog.Logger) logging.Logger {
+	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
+		logger.Log(ctx, slog.Level(level), message, fields...)
+	})
+}
+
+func uncompressedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := grpc.SetSendCompressor(ctx, encoding.Identity); err != nil {
+		return nil, failureOf(err)
+	}
+	return handler(ctx, req)
+}
+
+func uncompressedStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if err := grpc.SetSendCompressor(stream.Context(), encoding.Identity); err != nil {
+		return failureOf(err)
+	}
+	return handler(srv, stream)
+}
+
+// endForeignStreams ends streams of services that know nothing of a drain, which
+// would otherwise hold up GracefulStop until it is cut short.
+func (s *Server) endForeignStreams(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	switch info.FullMethod {
+	case fanfarev1.FanfareService_Subscribe_FullMethodName, fanfarev1.FanfareService_PublishStream_FullMethodName:
+		return handler(srv, stream)
+	}
+	done := make(chan error, 1)
+	// It ends when the handler here has returned and grpc cancels the stream.
+	s.loops.Go(func() { done <- handler(srv, stream) })
+	select {
+	case err := <-done:
+		return err
+	case <-s.ending:
+		return drainingFailure(retryIn())
+	}
+}

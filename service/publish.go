@@ -1,0 +1,57 @@
+package service
+
+import (
+	"context"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// Publish implements FanfareService.
+func (s *Server) Publish(ctx context.Context, req *fanfarev1.PublishRequest) (*fanfarev1.PublishResponse, error) {
+	p, err := s.publication("frame", req.GetFrame())
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	outcome, err := backlog.Publish(ctx, s.store, p)
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	return outcomeProto(outcome), nil
+}
+
+// PublishBatch implements FanfareService.
+func (s *Server) PublishBatch(ctx context.Context, req *fanfarev1.PublishBatchRequest) (*fanfarev1.PublishBatchResponse, error) {
+	batch, err := s.batch(req.GetFrames())
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	outcomes, err := s.store.PublishBatch(ctx, batch)
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	results := make([]*fanfarev1.PublishResponse, len(outcomes))
+	for i, o := range outcomes {
+		results[i] = outcomeProto(o)
+	}
+	return &fanfarev1.PublishBatchResponse{Results: results}, nil
+}
+
+// CloseStream implements FanfareService.
+func (s *Server) CloseStream(ctx context.Context, req *fanfarev1.CloseStreamRequest) (*fanfarev1.CloseStreamResponse, error) {
+	stream, err := streamName(req.GetChannel(), req.GetScope())
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	if req.GetExpectedEpoch() > backlog.MaxPositionValue {
+		return nil, failureOf(&backlog.LimitError{Field: "expected_epoch", Message: "must be below 2^63"})
+	}
+	outcome, err := s.store.CloseStream(ctx, stream, req.ExpectedEpoch)
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	return &fanfarev1.CloseStreamResponse{
+		Last:          positionProto(outcome.Last),
+		AlreadyClosed: outcome.AlreadyClosed,
+	}, nil
+}

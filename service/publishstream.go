@@ -1,0 +1,205 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc/codes"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// Bounds of what one PublishStream may have unanswered; beyond them its requests
+// are not read.
+const (
+	maxPipelinedFrames = 1024
+	maxPipelinedBytes  = 8 << 20
+)
+
+// PublishStream implements FanfareService.
+func (s *Server) PublishStream(stream fanfarev1.FanfareService_PublishStreamServer) error {
+	p := &pipeline{
+		server:  s,
+		stream:  stream,
+		slots:   make(chan struct{}, maxPipelinedFrames),
+		bytes:   semaphore.NewWeighted(maxPipelinedBytes),
+		answers: make(chan answer, maxPipelinedFrames),
+	}
+	return s.run(stream, p.loop, func(*writer) error {
+		return &failure{
+			code:    codes.ResourceExhausted,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_LIMIT_REACHED,
+			message: fmt.Sprintf("no answer was taken for %s while answers waited", s.cfg.WriteTimeout),
+		}
+	})
+}
+
+// pipeline is one PublishStream. A goroutine reads requests and submits them in
+// their order; the send loop sends answers as they come. A request holds a slot
+// from before it is submitted until its answer has been sent, so that answers
+// never overflow their channel and the store's callback never blocks.
+type pipeline struct {
+	server  *Server
+	stream  fanfarev1.FanfareService_PublishStreamServer
+	slots   chan struct{}
+	bytes   *semaphore.Weighted
+	answers chan answer
+
+	mu sync.Mutex // guards what follows
+	// admitted counts requests that will be answered.
+	admitted int
+	// stopped is set when no further request may be admitted.
+	stopped bool
+	// logged is when the cause of a refusal was last logged.
+	logged time.Time
+}
+
+type answer struct {
+	response *fanfarev1.PublishStreamResponse
+	// weight is what the request held of pipeline.bytes.
+	weight int64
+}
+
+// loop sends answers until every admitted request has one and no more come.
+func (p *pipeline) loop(ctx context.Context, w *writer, closing context.Context) error {
+	// Requests that arrive once the call is closing are not admitted; the client
+	// sees them unanswered, and nothing of them was stored.
+	received := make(chan error, 1)
+	p.server.loops.Go(func() {
+		received <- recovering(func() error { return p.receive(closing) })
+	})
+	var (
+		sent     int
+		total    = -1 // not known yet
+		result   error
+		farewell = closing.Done()
+	)
+	for total < 0 || sent < total {
+		select {
+		case a := <-p.answers:
+			if err := w.send(a.response, backlog.Position{}); err != nil {
+				return failureOf(err)
+			}
+			p.bytes.Release(a.weight)
+			<-p.slots
+			sent++
+		case err := <-received:
+			received = nil
+			if total < 0 {
+				total, result = p.stop(), err
+			}
+		case <-farewell:
+			farewell = nil
+			// closing ends with ctx, too.
+			if total < 0 && ctx.Err() == nil {
+				total, result = p.stop(), drainingFailure(retryIn())
+			}
+		case <-ctx.Done():
+			return failureOf(ctx.Err())
+		}
+	}
+	return result
+}
+
+// receive reads and submits requests until the client half-closes, which is
+// nil, or ctx ends.
+func (p *pipeline) receive(ctx context.Context) error {
+	for {
+		request, err := p.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return failureOf(err)
+		}
+		if err := p.submit(ctx, request); err != nil {
+			return failureOf(err)
+		}
+	}
+}
+
+// submit waits for room and hands one request to the store.
+func (p *pipeline) submit(ctx context.Context, request *fanfarev1.PublishStreamRequest) error {
+	number := request.GetNumber()
+	publication, invalid := p.server.publication("frame", request.GetFrame())
+	weight := min(int64(publication.Size()), maxPipelinedBytes)
+	if err := p.bytes.Acquire(ctx, weight); err != nil {
+		return err
+	}
+	select {
+	case p.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !p.admit() {
+		return context.Canceled
+	}
+	if invalid != nil {
+		p.answers <- p.refused(number, weight, invalid)
+		return nil
+	}
+	// The call's own context, not ctx: what was admitted before the call began to
+	// close is carried through.
+	p.server.store.Submit(p.stream.Context(), publication, func(o backlog.Outcome, err error) {
+		if err != nil {
+			p.answers <- p.refused(number, weight, err)
+			return
+		}
+		p.answers <- answer{weight: weight, response: &fanfarev1.PublishStreamResponse{
+			Number:  number,
+			Outcome: &fanfarev1.PublishStreamResponse_Published{Published: outcomeProto(o)},
+		}}
+	})
+	return nil
+}
+
+func (p *pipeline) refused(number uint64, weight int64, err error) answer {
+	f := failureOf(err)
+	p.logCause(f)
+	return answer{weight: weight, response: &fanfarev1.PublishStreamResponse{
+		Number:  number,
+		Outcome: &fanfarev1.PublishStreamResponse_Error{Error: f.item()},
+	}}
+}
+
+// logCause logs what the client is not told, at most once a second: while a
+// database is away every frame has the same cause.
+func (p *pipeline) logCause(f *failure) {
+	if f.cause == nil {
+		return
+	}
+	p.mu.Lock()
+	recent := time.Since(p.logged) < time.Second
+	if !recent {
+		p.logged = time.Now()
+	}
+	p.mu.Unlock()
+	if !recent {
+		p.server.logger.Warn("a frame of a PublishStream was refused", "reason", reasonName(f.reason), "error", f.Error())
+	}
+}
+
+// admit counts a request that will be answered, unless the call is closing.
+func (p *pipeline) admit() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return false
+	}
+	p.admitted++
+	return true
+}
+
+// stop ends admission and returns how many requests have been admitted.
+func (p *pipeline) stop() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+	return p.admitted
+}

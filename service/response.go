@@ -1,0 +1,50 @@
+package service
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+func positionProto(p backlog.Position) *fanfarev1.Position {
+	return &fanfarev1.Position{Epoch: p.Epoch, Sequence: p.Sequence}
+}
+
+// timestampProto is nil for the zero time.
+func timestampProto(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func frameProto(f backlog.Frame) *fanfarev1.Frame {
+	return &fanfarev1.Frame{
+		Position:    positionProto(f.Position),
+		Payload:     f.Payload,
+		ContentType: f.ContentType,
+		EventType:   f.EventType,
+		Headers:     f.Headers,
+		Created:     timestampProto(f.Created),
+	}
+}
+
+func outcomeProto(o backlog.Outcome) *fanfarev1.PublishResponse {
+	return &fanfarev1.PublishResponse{Position: positionProto(o.Position), Duplicate: o.Duplicate}
+}
+
+func (s *Server) streamProto(state backlog.StreamState) *fanfarev1.Stream {
+	return &fanfarev1.Stream{
+		Channel:     state.Stream.Channel,
+		Scope:       state.Stream.Scope,
+		Head:        positionProto(state.Head),
+		Oldest:      state.Base.Sequence + 1,
+		Closed:      state.Closed,
+		Subscribers: uint32(s.hub.Subscribers(state.Stream)), //nolint:gosec // bounded by memory far below 2^32
+		Created:     timestampProto(state.Created),
+		Updated:     timestampProto(state.Updated),
+	}
+}

@@ -1,0 +1,108 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/hub"
+)
+
+// Config tunes a Server. The zero value is the default.
+type Config struct {
+	// Logger gets one line at the end of each call and what must not reach
+	// clients. Nil: slog.Default.
+	Logger *slog.Logger
+	// MaxFrameBytes bounds a payload; it must be the store's limit. 0: 1 MiB.
+	MaxFrameBytes int
+	// Heartbeat is how long a subscription may be idle before it is sent
+	// Progress. 0: 15 s.
+	Heartbeat time.Duration
+	// WriteTimeout ends a streaming call whose client has taken nothing for that
+	// long while something waits to be sent. 0: 30 s.
+	WriteTimeout time.Duration
+	// MaxConcurrentStreams bounds the calls of one connection; a client library
+	// queues further ones without saying so. 0: 10,000.
+	MaxConcurrentStreams uint32
+	// DrainDelay is how long Drain goes on serving after readiness has been
+	// withdrawn, so that probes and balancers see it. 0: 5 s; negative: none.
+	DrainDelay time.Duration
+	// DrainGrace is how long Drain then waits for calls to end. Subscriptions are
+	// told to go at moments spread over its first two thirds. 0: 15 s.
+	DrainGrace time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	c.MaxFrameBytes = cmp.Or(c.MaxFrameBytes, backlog.DefaultMaxFrameBytes)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, 30*time.Second)
+	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 10_000)
+	c.DrainDelay = max(0, cmp.Or(c.DrainDelay, 5*time.Second))
+	c.DrainGrace = cmp.Or(c.DrainGrace, 15*time.Second)
+	return c
+}
+
+// Server implements FanfareService over a store and a hub.
+type Server struct {
+	fanfarev1.UnimplementedFanfareServiceServer
+
+	store  backlog.Store
+	hub    *hub.Hub
+	bus    hub.Bus
+	cfg    Config
+	logger *slog.Logger
+	health *healthService
+
+	// ending is closed when Drain tells streaming calls to go.
+	ending     chan struct{}
+	endingOnce sync.Once
+	// loops counts goroutines that streaming calls started and that may outlive
+	// their handlers by the time grpc needs to release a blocked send.
+	loops sync.WaitGroup
+}
+
+// New returns a Server. store and h must be running while it serves; bus is the
+// one that h subscribes with.
+func New(store backlog.Store, h *hub.Hub, bus hub.Bus, cfg Config) *Server {
+	cfg = cfg.withDefaults()
+	s := &Server{
+		store:  store,
+		hub:    h,
+		bus:    bus,
+		cfg:    cfg,
+		logger: cfg.Logger,
+		ending: make(chan struct{}),
+	}
+	s.health = newHealthService(store.Ping, func() bool { return bus.Current().Number != 0 }, cfg.Logger)
+	return s
+}
+
+// Register adds the service, health and reflection to g, which must have been
+// made with [Server.ServerOptions].
+func (s *Server) Register(g reflection.GRPCServer) {
+	fanfarev1.RegisterFanfareServiceServer(g, s)
+	grpc_health_v1.RegisterHealthServer(g, s.health)
+	reflection.Register(g)
+}
+
+// Run keeps readiness up to date until ctx ends, and returns nil. Until it has
+// seen the store answer and the bus listen, the health service says NOT_SERVING.
+func (s *Server) Run(ctx context.Context) error { return s.health.run(ctx) }
+
+// isEnding reports whether streaming calls are being told to go.
+func (s *Server) isEnding() bool {
+	select {
+	case <-s.ending:
+		return true
+	default:
+		return false
+	}
+}
