@@ -1,0 +1,73 @@
+package pgbacklog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// maxListLimit bounds one answer of ListStreams.
+const maxListLimit = 1000
+
+// The lists follow the primary key (channel, scope), both collated by bytes.
+const (
+	listAllSQL = `select ` + stateColumns + ` from fanfare.stream_states s
+		where (s.channel, s.scope) > ($1::text, $2::text) order by s.channel, s.scope limit $3`
+	listChannelSQL = `select ` + stateColumns + ` from fanfare.stream_states s
+		where s.channel = $1 and s.scope >= $2 and ($3 or s.scope > $2) order by s.scope limit $4`
+)
+
+// ListStreams implements backlog.Store. A limit outside 1 to 1000 is a
+// *backlog.LimitError.
+func (s *Store) ListStreams(ctx context.Context, channel string, after backlog.StreamName, limit int) ([]backlog.StreamState, error) {
+	if limit < 1 || limit > maxListLimit {
+		return nil, &backlog.LimitError{Field: "limit", Message: fmt.Sprintf("is %d, it must be 1 to %d", limit, maxListLimit)}
+	}
+	if after != (backlog.StreamName{}) {
+		if err := after.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	sql, args := s.sql.listAll, []any{after.Channel, after.Scope, limit}
+	if channel != "" {
+		if err := (backlog.StreamName{Channel: channel}).Validate(); err != nil {
+			return nil, err
+		}
+		switch {
+		case after.Channel > channel:
+			return nil, nil
+		case after.Channel < channel:
+			sql, args = s.sql.listChannel, []any{channel, "", true, limit}
+		default:
+			sql, args = s.sql.listChannel, []any{channel, after.Scope, false, limit}
+		}
+	}
+	return s.list(ctx, sql, args)
+}
+
+func (s *Store) list(ctx context.Context, sql string, args []any) ([]backlog.StreamState, error) {
+	query := func() ([]backlog.StreamState, error) {
+		rows, err := s.loading.Query(ctx, sql, args...)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.CollectRows(rows, func(r pgx.CollectableRow) (backlog.StreamState, error) {
+			var state stateRow
+			if err := r.Scan(state.columns()...); err != nil {
+				return backlog.StreamState{}, err
+			}
+			return state.streamState(), nil
+		})
+	}
+	states, err := query()
+	if isStaleStatement(err) {
+		states, err = query()
+	}
+	if err != nil {
+		return nil, readError(ctx, "list streams", err)
+	}
+	return states, nil
+}

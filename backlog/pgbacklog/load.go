@@ -1,0 +1,300 @@
+package pgbacklog
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// stateColumns are those of the view stream_states that state.columns scans,
+// for an alias s.
+const stateColumns = `s.channel, s.scope, s.epoch, s.head, s.head_origin, s.floor, s.closed, s.ever_closed, s.ephemeral,
+	s.backlog, (extract(epoch from s.retention_age) * 1000000)::bigint, s.base, s.base_origin, s.created, s.updated`
+
+// noState stands for stateColumns in rows of another kind.
+const noState = `null::text, null::text, null::bigint, null::bigint, null::bigint, null::bigint, null::boolean, null::boolean, null::boolean,
+	null::bigint, null::bigint, null::bigint, null::bigint, null::timestamptz, null::timestamptz`
+
+// serverRow is the first branch of a read: who answered, and when. It stands in
+// the same statement as the rest, so it is about the server that gave the rest.
+const serverRow = `select 0, null::bigint, null::bigint, fanfare._origin(), null::bytea, null::text, null::text, null::jsonb, clock_timestamp(), ` +
+	`null::text, null::text, null::bigint, null::bigint, null::bigint, null::bigint, pg_is_in_recovery(), null::boolean, null::boolean,
+	null::bigint, null::bigint, null::bigint, null::bigint, null::timestamptz, null::timestamptz`
+
+// loadSQL reads many streams in one statement, hence in one snapshot. Sizes are
+// summed from the newest frame back before any payload is fetched: large
+// payloads are stored out of line and only fetched for rows that are returned.
+// Frames are found by the primary key (stream_id, sequence).
+//
+// Parameters: by request channel, scope, after, greatest number of frames and of
+// bytes; by sequence to verify the request's number (from 1) and the sequence.
+const loadSQL = `
+with request as materialized (
+  select * from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) with ordinality
+    as r(channel, scope, after, max_frames, max_bytes, ord)),
+state as materialized (
+  select r.ord, r.max_frames, r.max_bytes, greatest(r.after, s.floor) as after, s.*
+    from request r join fanfare.stream_states s on s.channel = r.channel and s.scope = r.scope),
+tail as materialized (
+  select s.ord, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, coalesce(fit.first, s.head + 1) as first
+    from state s cross join lateral (
+      select min(c.sequence) as first
+        from (select n.sequence, sum(n.size) over newest as bytes, row_number() over newest as count
+                from (select f.sequence, f.size from fanfare.channel_frames f
+                       where f.stream_id = s.stream_id and f.sequence > s.after
+                       order by f.sequence desc limit s.max_frames) n
+              window newest as (order by n.sequence desc)) c
+       where c.bytes <= s.max_bytes or c.count = 1) fit)
+` + serverRow + `
+union all
+select 1, s.ord, t.first - 1,
+       t.epoch # case t.first - 1 when t.head then t.head_origin when t.floor then t.floor_origin
+         else (select f.origin from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence = t.first - 1) end,
+       null, null, null, null, null, ` + stateColumns + `
+  from state s join tail t on t.ord = s.ord
+union all
+select 2, t.ord, f.sequence, t.epoch # f.origin, f.payload, f.content_type, f.event_type, f.headers, f.created, ` + noState + `
+  from tail t cross join lateral (
+    select * from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence >= t.first order by f.sequence) f
+union all
+select 3, v.ord, v.n,
+       t.epoch # case v.sequence when t.head then t.head_origin when t.floor then t.floor_origin
+         else (select f.origin from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence = v.sequence) end,
+       null, null, null, null, null, ` + noState + `
+  from unnest($6::bigint[], $7::bigint[]) with ordinality v(ord, sequence, n) join tail t on t.ord = v.ord`
+
+// Kinds of rows that the reading statements return.
+const (
+	rowServer   = 0
+	rowState    = 1
+	rowFrame    = 2
+	rowVerified = 3
+)
+
+// row is one of a reading statement's, of any kind.
+type row struct {
+	kind int
+	// ord is the number of the request, from 1.
+	ord *int64
+	// sequence is a frame's; of a state that of the position before the first
+	// frame; of a verified position its number, from 1.
+	sequence *int64
+	// epoch is that of the position; nil if the stream has no row there. Of a
+	// rowServer it is the server's origin.
+	epoch       *int64
+	payload     []byte
+	contentType *string
+	eventType   *string
+	headers     []byte // JSON, nil if there are none
+	created     *time.Time
+	state       stateRow
+}
+
+// stateRow holds stateColumns, nil in rows of other kinds. In a rowServer closed
+// says whether the server is in recovery.
+type stateRow struct {
+	channel, scope                 *string
+	epoch, head, headOrigin        *int64
+	floor                          *int64
+	closed, everClosed, ephemeral  *bool
+	backlog, retentionMicroseconds *int64
+	base, baseOrigin               *int64
+	createdStream, updatedStream   *time.Time
+}
+
+func (s *stateRow) columns() []any {
+	return []any{&s.channel, &s.scope, &s.epoch, &s.head, &s.headOrigin, &s.floor, &s.closed, &s.everClosed, &s.ephemeral,
+		&s.backlog, &s.retentionMicroseconds, &s.base, &s.baseOrigin, &s.createdStream, &s.updatedStream}
+}
+
+func (r *row) columns() []any {
+	return append([]any{&r.kind, &r.ord, &r.sequence, &r.epoch, &r.payload, &r.contentType, &r.eventType, &r.headers, &r.created},
+		r.state.columns()...)
+}
+
+// eachRow calls do with every row. The row is overwritten by the next one.
+func eachRow(rows pgx.Rows, do func(*row) error) error {
+	var r row
+	columns := r.columns()
+	for rows.Next() {
+		r.payload, r.headers = nil, nil
+		if err := rows.Scan(columns...); err != nil {
+			return err
+		}
+		if err := do(&r); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (r *row) answerer() answerer { return answerer{origin: *r.epoch, recovery: *r.state.closed} }
+
+// streamState converts a row that has stateColumns.
+func (s *stateRow) streamState() backlog.StreamState {
+	state := backlog.StreamState{
+		Stream:     backlog.StreamName{Channel: *s.channel, Scope: *s.scope},
+		Exists:     true,
+		OwnEpoch:   uint64(*s.epoch),
+		Head:       backlog.Position{Epoch: uint64(*s.epoch ^ *s.headOrigin), Sequence: uint64(*s.head)},
+		Base:       backlog.Position{Epoch: uint64(*s.epoch ^ *s.baseOrigin), Sequence: uint64(*s.base)},
+		Floor:      uint64(*s.floor),
+		Closed:     *s.closed,
+		EverClosed: *s.everClosed,
+		Ephemeral:  *s.ephemeral,
+		Backlog:    uint64(*s.backlog),
+		Created:    s.createdStream.UTC(),
+		Updated:    s.updatedStream.UTC(),
+	}
+	if s.retentionMicroseconds != nil {
+		state.RetentionAge = microseconds(*s.retentionMicroseconds)
+	}
+	return state
+}
+
+// microseconds converts without overflowing.
+func microseconds(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
+}
+
+// position is that of a row of kind rowState, rowFrame or rowVerified; its epoch
+// is 0 if there is no such position.
+func (r *row) position() backlog.Position {
+	p := backlog.Position{Sequence: uint64(*r.sequence)}
+	if r.epoch != nil {
+		p.Epoch = uint64(*r.epoch)
+	}
+	return p
+}
+
+// frame converts a row of kind rowFrame.
+func (r *row) frame() (backlog.Frame, error) {
+	f := backlog.Frame{
+		Position:    r.position(),
+		ContentType: *r.contentType,
+		EventType:   *r.eventType,
+		Payload:     r.payload,
+		Created:     r.created.UTC(),
+	}
+	if r.headers != nil {
+		if err := json.Unmarshal(r.headers, &f.Headers); err != nil {
+			return f, fmt.Errorf("headers of frame %s: %w", f.Position, err)
+		}
+	}
+	return f, nil
+}
+
+// Load implements backlog.Store.
+func (s *Store) Load(ctx context.Context, origin uint64, requests []backlog.LoadRequest) (backlog.LoadResult, error) {
+	args, err := loadArguments(requests)
+	if err != nil {
+		return backlog.LoadResult{}, err
+	}
+	var result backlog.LoadResult
+	err = s.read(ctx, s.loading, origin, "load", s.sql.load, args, func(rows pgx.Rows) (answerer, error) {
+		var who answerer
+		who, result, err = collectLoad(rows, requests)
+		return who, err
+	})
+	if err != nil {
+		return backlog.LoadResult{}, err
+	}
+	return result, nil
+}
+
+func loadArguments(requests []backlog.LoadRequest) ([]any, error) {
+	n := len(requests)
+	if n > backlog.MaxLoadRequests {
+		return nil, &backlog.LimitError{Field: "requests", Message: fmt.Sprintf("has %d entries, the limit is %d", n, backlog.MaxLoadRequests)}
+	}
+	channels, scopes := make([]string, n), make([]string, n)
+	after, maxFrames, maxBytes := make([]int64, n), make([]int64, n), make([]int64, n)
+	verifyOrd, verify := []int64{}, []int64{}
+	for i, r := range requests {
+		if err := r.Stream.Validate(); err != nil {
+			return nil, err
+		}
+		channels[i], scopes[i] = r.Stream.Channel, r.Stream.Scope
+		after[i] = bigint(r.After)
+		maxFrames[i], maxBytes[i] = int64(max(r.MaxFrames, 0)), int64(max(r.MaxBytes, 0))
+		for _, sequence := range r.Verify {
+			verifyOrd = append(verifyOrd, int64(i+1))
+			verify = append(verify, bigint(sequence))
+		}
+	}
+	return []any{channels, scopes, after, maxFrames, maxBytes, verifyOrd, verify}, nil
+}
+
+// bigint converts n to what the database can hold. No frame has a larger
+// sequence, so the largest finds what n would: nothing.
+func bigint(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
+// collectLoad reads the rows of loadSQL, in whatever order they come.
+func collectLoad(rows pgx.Rows, requests []backlog.LoadRequest) (answerer, backlog.LoadResult, error) {
+	var who answerer
+	result := backlog.LoadResult{Streams: make([]backlog.Loaded, len(requests))}
+	// Verified sequences are numbered across requests, in their order.
+	var verified []*backlog.Position
+	for i, r := range requests {
+		loaded := &result.Streams[i]
+		loaded.State.Stream = r.Stream
+		loaded.Verified = make([]backlog.Position, len(r.Verify))
+		for j, sequence := range r.Verify {
+			loaded.Verified[j].Sequence = sequence
+			verified = append(verified, &loaded.Verified[j])
+		}
+	}
+	err := eachRow(rows, func(r *row) error {
+		switch r.kind {
+		case rowServer:
+			who = r.answerer()
+			result.Origin, result.Now = uint64(*r.epoch), r.created.UTC()
+		case rowState:
+			loaded := &result.Streams[*r.ord-1]
+			loaded.State = r.state.streamState()
+			loaded.Before = r.position()
+		case rowFrame:
+			loaded := &result.Streams[*r.ord-1]
+			f, err := r.frame()
+			loaded.Frames = append(loaded.Frames, f)
+			return err
+		case rowVerified:
+			verified[*r.sequence-1].Epoch = r.position().Epoch
+		}
+		return nil
+	})
+	for i := range result.Streams {
+		sortFrames(result.Streams[i].Frames)
+		keepContiguous(&result.Streams[i])
+	}
+	return who, result, err
+}
+
+func sortFrames(frames []backlog.Frame) {
+	slices.SortFunc(frames, func(a, b backlog.Frame) int { return cmp.Compare(a.Position.Sequence, b.Position.Sequence) })
+}
+
+// keepContiguous drops the frames before a hole. The store's own deletions
+// leave none; a row that somebody else deleted must not look like the next one.
+func keepContiguous(l *backlog.Loaded) {
+	next := l.State.Head.Sequence
+	for i := len(l.Frames) - 1; i >= 0; i-- {
+		if l.Frames[i].Position.Sequence != next {
+			l.Frames = l.Frames[i+1:]
+			l.Before = backlog.Position{Sequence: next}
+			if len(l.Frames) == 0 {
+				l.Before = l.State.Head
+			}
+			return
+		}
+		next--
+	}
+}

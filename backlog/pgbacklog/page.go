@@ -1,0 +1,132 @@
+package pgbacklog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// pageSQL reads the numbering that a page is asked for, the position that it
+// follows and its frames in one statement. Frames are found by the primary key
+// (stream_id, sequence); their sizes are summed before large payloads are
+// fetched.
+//
+// A numbering that a reopening ended is described as it was when it was closed.
+//
+// Parameters: channel, scope, own epoch (0: the current numbering), sequence of
+// the position, greatest number of frames and of bytes.
+const pageSQL = `
+with numbering as materialized (
+  select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, s.closed, s.ever_closed, s.ephemeral,
+         s.backlog, s.retention_age, s.base, s.base_origin, s.created, s.updated
+    from fanfare.stream_states s
+   where s.channel = $1 and s.scope = $2 and ($3::bigint = 0 or s.epoch = $3)
+  union all
+  select r.channel, r.scope, r.stream_id, r.epoch, r.head, r.head_origin, r.floor, r.floor_origin, true, true, false,
+         0, null, r.floor, r.floor_origin, r.created, r.retired
+    from fanfare.retired_streams r
+   where r.channel = $1 and r.scope = $2 and r.epoch = $3)
+` + serverRow + `
+union all
+select 1, null, $4::bigint,
+       s.epoch # case $4 when s.head then s.head_origin when s.floor then s.floor_origin
+         else (select f.origin from fanfare.channel_frames f where f.stream_id = s.stream_id and f.sequence = $4) end,
+       null, null, null, null, null, ` + stateColumns + `
+  from numbering s
+union all
+select 2, null, f.sequence, s.epoch # f.origin, f.payload, f.content_type, f.event_type, f.headers, f.created, ` + noState + `
+  from numbering s cross join lateral (
+    select n.*, sum(n.size) over (order by n.sequence) as bytes, row_number() over (order by n.sequence) as count
+      from (select * from fanfare.channel_frames f
+             where f.stream_id = s.stream_id and f.sequence > $4 and $4 >= s.floor
+             order by f.sequence limit $5) n) f
+ where f.bytes <= $6 or f.count = 1`
+
+// ReadPage implements backlog.Store. The state of a page of a numbering that has
+// been replaced is that numbering's: closed, with its last position as head and
+// what is still stored of it after the base.
+func (s *Store) ReadPage(ctx context.Context, origin uint64, request backlog.PageRequest) (backlog.Page, error) {
+	if err := request.Stream.Validate(); err != nil {
+		return backlog.Page{}, err
+	}
+	args := []any{request.Stream.Channel, request.Stream.Scope, bigint(request.OwnEpoch), bigint(request.After.Sequence),
+		max(request.MaxFrames, 0), max(request.MaxBytes, 0)}
+	page := backlog.Page{State: backlog.StreamState{Stream: request.Stream}}
+	var after backlog.Position // as the store knows it
+	err := s.read(ctx, s.paging, origin, "read a page", s.sql.page, args, func(rows pgx.Rows) (who answerer, err error) {
+		who, page, after, err = collectPage(rows, request)
+		return who, err
+	})
+	if err != nil {
+		return backlog.Page{}, err
+	}
+	if err := judgePage(request, &page, after); err != nil {
+		return backlog.Page{}, fmt.Errorf("%w: after %s", err, request.After)
+	}
+	return page, nil
+}
+
+// collectPage reads the rows of pageSQL, in whatever order they come.
+func collectPage(rows pgx.Rows, request backlog.PageRequest) (who answerer, page backlog.Page, after backlog.Position, err error) {
+	page.State.Stream = request.Stream
+	err = eachRow(rows, func(r *row) error {
+		switch r.kind {
+		case rowServer:
+			who = r.answerer()
+		case rowState:
+			page.State = r.state.streamState()
+			after = r.position()
+		case rowFrame:
+			f, err := r.frame()
+			page.Frames = append(page.Frames, f)
+			return err
+		}
+		return nil
+	})
+	sortFrames(page.Frames)
+	return who, page, after, err
+}
+
+// judgePage decides whether the frames of a page follow the requested position
+// without a break. after is the position at its sequence as the store knows it,
+// with epoch 0 if it knows none.
+func judgePage(request backlog.PageRequest, page *backlog.Page, after backlog.Position) error {
+	state := &page.State
+	switch {
+	case !state.Exists && request.OwnEpoch == 0 && request.After.IsZero():
+		return nil
+	case !state.Exists, request.After.Sequence > state.Head.Sequence:
+		return backlog.ErrNumberingGone
+	case request.After.Sequence < state.Floor:
+		return backlog.ErrTrimmed
+	case request.After.IsZero():
+		// Before the first frame of the first numbering, or of the one that is named.
+		if request.OwnEpoch == 0 && state.EverClosed {
+			return backlog.ErrNumberingGone
+		}
+	case after.Epoch != request.After.Epoch:
+		return backlog.ErrNumberingGone
+	}
+	if !request.Running && request.After.Sequence < state.Base.Sequence {
+		return backlog.ErrTrimmed
+	}
+	return cutAtHole(request.After.Sequence, page)
+}
+
+// cutAtHole ends a page before a frame that is missing. The store's own
+// deletions leave no hole; somebody else's must not look like the next frame.
+func cutAtHole(after uint64, page *backlog.Page) error {
+	for i := range page.Frames {
+		if page.Frames[i].Position.Sequence != after+1+uint64(i) {
+			page.Frames = page.Frames[:i]
+			break
+		}
+	}
+	if len(page.Frames) == 0 && after < page.State.Head.Sequence {
+		return backlog.ErrTrimmed
+	}
+	return nil
+}
