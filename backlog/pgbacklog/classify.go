@@ -1,0 +1,92 @@
+package pgbacklog
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// A fate is what became of a transaction.
+type fate uint8
+
+const (
+	// fateCommitted: the outcomes say what became of each item.
+	fateCommitted fate = iota
+	// fateNotSent: there was no connection. Nothing was stored, and what waits
+	// would fare no better.
+	fateNotSent
+	// fateLocked: rolled back because another transaction held a lock.
+	fateLocked
+	// fateData: rolled back, possibly because of what one item contains.
+	fateData
+	// fateRefused: rolled back for a reason that concerns no item in particular.
+	fateRefused
+	// fateUnknown: sent, and then nothing more was heard, or not enough.
+	fateUnknown
+)
+
+func (f fate) String() string {
+	return [...]string{"committed", "not sent", "locked", "data", "refused", "unknown"}[f]
+}
+
+// notSentError says that there was no connection to send a transaction on.
+type notSentError struct{ err error }
+
+func (e *notSentError) Error() string { return e.err.Error() }
+func (e *notSentError) Unwrap() error { return e.err }
+
+// commitError is what COMMIT failed with, when everything before had succeeded.
+type commitError struct{ err error }
+
+func (e *commitError) Error() string { return "commit: " + e.err.Error() }
+func (e *commitError) Unwrap() error { return e.err }
+
+// errRolledBack: COMMIT answered that the transaction was rolled back.
+var errRolledBack = errors.New("the transaction was rolled back")
+
+// judge says what became of a transaction that ended with err, and what callers
+// are told about it. See appendix A of PostgreSQL's manual for the codes.
+func judge(err error) (fate, error) {
+	var notSent *notSentError
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		return fateCommitted, nil
+	case errors.As(err, &notSent):
+		return fateNotSent, unavailable(err)
+	case errors.Is(err, errRolledBack):
+		return fateRefused, unavailable(err)
+	case !errors.As(err, &pg) || pg.SeverityUnlocalized != "ERROR" || strings.HasPrefix(pg.Code, "08"):
+		// Class 08 comes from poolers that have lost the server. FATAL ends the
+		// session, possibly between the commit and its answer.
+		return fateUnknown, fmt.Errorf("%w: %w", backlog.ErrOutcomeUnknown, err)
+	}
+	return judgeError(pg, err)
+}
+
+// judgeError judges an error of severity ERROR: the server has rolled back.
+func judgeError(pg *pgconn.PgError, err error) (fate, error) {
+	var atCommit *commitError
+	switch pg.Code {
+	case "55P03", "40P01", "40001": // lock_not_available, deadlock_detected, serialization_failure
+		return fateLocked, unavailable(err)
+	case "40003": // statement_completion_unknown
+		return fateUnknown, fmt.Errorf("%w: %w", backlog.ErrOutcomeUnknown, err)
+	case "54000": // program_limit_exceeded; notifications enter their queue at the commit
+		if errors.As(err, &atCommit) {
+			return fateRefused, fmt.Errorf("%w: %w", backlog.ErrNotificationQueueFull, err)
+		}
+	}
+	switch pg.Code[:min(2, len(pg.Code))] {
+	case "21", "22", "23", "40", "44", "54", "P0", "XX", "FN":
+		// XX: a damaged page of one stream must not stop the others.
+		return fateData, fmt.Errorf("the database refused the frame: %w", err)
+	}
+	return fateRefused, unavailable(err)
+}
+
+func unavailable(err error) error { return fmt.Errorf("%w: %w", backlog.ErrUnavailable, err) }

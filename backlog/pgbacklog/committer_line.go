@@ -1,0 +1,108 @@
+package pgbacklog
+
+import (
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// Pauses between attempts that fail at once grow from the first to the second.
+const (
+	minPause = 5 * time.Millisecond
+	maxPause = 250 * time.Millisecond
+)
+
+// A line is a queue of items in their order of arrival, and what its
+// transactions have taught about it: the batch, or a lane.
+type line struct {
+	waiting itemList
+	// limit, if not 0, is how many items a transaction may carry. It is halved
+	// when one fails on data, until an item fails alone and is the culprit, and
+	// doubled when one succeeds.
+	limit int
+	// failures counts transactions that failed since one succeeded, not those that
+	// failed on data.
+	failures int
+}
+
+// take moves the front of what waits into flight.
+func (l *line) take(maxFrames int, maxBytes int64) []*item {
+	if l.limit >= maxFrames {
+		l.limit = 0
+	}
+	if l.limit > 0 {
+		maxFrames = l.limit
+	}
+	taken := make([]*item, 0, min(maxFrames, l.waiting.len))
+	var bytes int64
+	for it := l.waiting.front; it != nil && len(taken) < maxFrames; it = l.waiting.front {
+		if bytes += it.size; bytes > maxBytes && len(taken) > 0 {
+			break
+		}
+		l.waiting.remove(it)
+		it.state = itemInFlight
+		taken = append(taken, it)
+	}
+	return taken
+}
+
+// learn notes how a transaction with n items ended.
+func (l *line) learn(f fate, n int) {
+	switch f {
+	case fateCommitted:
+		l.failures = 0
+		l.limit *= 2
+	case fateData:
+		l.limit = max(n/2, 1)
+	default:
+		l.failures++
+	}
+}
+
+// pause is how long to wait before the next transaction, given how long the
+// last one took: one that waited for a lock has waited enough.
+func (l *line) pause(elapsed time.Duration) time.Duration {
+	if l.failures == 0 || elapsed >= maxPause {
+		return 0
+	}
+	return min(minPause<<min(l.failures-1, 10), maxPause)
+}
+
+// settleLocked answers the items of a transaction of l as far as it decided
+// them and returns the others, in order: those that were busy or rolled back
+// through no fault of theirs, and those of unknown outcome that have a key.
+func (c *committer) settleLocked(settled *answers, l *line, taken []*item, results []result, f fate, err error) (again []*item) {
+	l.learn(f, len(taken))
+	for i, it := range taken {
+		switch {
+		case it.state == itemAnswered:
+			c.answerLocked(settled, it, backlog.Outcome{}, nil)
+		case f == fateCommitted && results[i].status != statusBusy:
+			outcome, err := results[i].outcome()
+			c.answerLocked(settled, it, outcome, err)
+		case f == fateCommitted, f == fateLocked, f == fateData && len(taken) > 1:
+			again = append(again, it)
+		case f == fateUnknown && it.key() != nil:
+			c.unresolveLocked(it)
+			again = append(again, it)
+		case f == fateUnknown:
+			c.answerLocked(settled, it, backlog.Outcome{}, backlog.ErrOutcomeUnknown)
+		case it.unresolved && f != fateData:
+			again = append(again, it)
+		default:
+			c.answerLocked(settled, it, backlog.Outcome{}, it.certain(err))
+		}
+	}
+	if f == fateNotSent {
+		c.failWaitingLocked(settled, l, err, false)
+	}
+	return again
+}
+
+// unresolveLocked marks an item that may have been stored.
+func (c *committer) unresolveLocked(it *item) {
+	it.unresolved = true
+	if it.deadline.IsZero() {
+		it.deadline = time.Now().Add(c.cfg.RetryTimeout)
+	}
+}

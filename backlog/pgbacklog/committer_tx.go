@@ -1,0 +1,254 @@
+package pgbacklog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// Modes of the schema's _publish; migrations/00001_init.sql describes them.
+const (
+	modeBatch  = "batch"
+	modeLane   = "lane"
+	modeAtomic = "atomic"
+)
+
+// Casts let poolers without prepared statements work (default_query_exec_mode).
+const (
+	publishCall = "._publish($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[], $10::text, $11::int)"
+	closeCall   = "._close($1::text, $2::text, $3::bigint, $4::int)"
+)
+
+// beginSQL pins the isolation level that the functions rely on, whatever the
+// role's default is.
+const beginSQL = "begin isolation level read committed"
+
+// A lock is waited for at most this long before an attempt is given up and
+// repeated, and at most this part of deadlock_timeout, so that the deadlock
+// detector never runs for Fanfare and never picks the application as its victim.
+const (
+	maxLockTimeout      = 800 * time.Millisecond
+	deadlockTimeoutPart = 0.8
+)
+
+// callFunc runs one transaction. It calls take once there is a connection, so
+// that callers can withdraw until then and what came meanwhile goes along. take
+// returns the items, none for no transaction, and the longest wait for a lock
+// that they allow, 0 for any. The results are those of the items, in order.
+type callFunc func(ctx context.Context, mode string, take func() ([]*item, time.Duration)) ([]result, error)
+
+// Statuses of an item, as _publish returns them.
+const (
+	statusStored     = 0
+	statusDuplicate  = 1
+	statusConflict   = 2
+	statusUnexpected = 3
+	statusExhausted  = 4
+	statusBusy       = 5
+)
+
+// result is what a committed transaction did with one item.
+type result struct {
+	status   int16
+	position backlog.Position
+}
+
+func (r result) outcome() (backlog.Outcome, error) {
+	if err := refusal(r.status, r.position); err != nil {
+		return backlog.Outcome{}, err
+	}
+	return backlog.Outcome{Position: r.position, Duplicate: r.status == statusDuplicate}, nil
+}
+
+// refusal is the error that a status stands for, nil if it is none.
+func refusal(status int16, position backlog.Position) error {
+	switch status {
+	case statusStored, statusDuplicate:
+		return nil
+	case statusConflict:
+		return &backlog.KeyConflictError{Position: position}
+	case statusUnexpected:
+		return &backlog.ExpectationError{Head: position}
+	case statusExhausted:
+		return backlog.ErrSequenceExhausted
+	default:
+		return fmt.Errorf("the database answered with the unknown status %d", status)
+	}
+}
+
+// runPublish is the committer's callFunc. What was taken is finished even if
+// ctx ends, within the call timeout.
+func (c *committer) runPublish(ctx context.Context, mode string, take func() ([]*item, time.Duration)) ([]result, error) {
+	conn, err := c.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	items, lockTimeout := take()
+	if len(items) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.CallTimeout)
+	defer cancel()
+	return c.publish(ctx, conn, mode, items, lockTimeout)
+}
+
+// acquire returns a connection that works as far as the pool knows. Errors are
+// *notSentError.
+func (c *committer) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.ConnectTimeout)
+	defer cancel()
+	conn, err := c.pool.Acquire(ctx)
+	if err != nil {
+		return nil, &notSentError{err}
+	}
+	if err := c.readLockTimeout(ctx, conn); err != nil {
+		conn.Release()
+		return nil, &notSentError{err}
+	}
+	return conn, nil
+}
+
+// readLockTimeout derives the lock timeout from the server's settings, once.
+func (c *committer) readLockTimeout(ctx context.Context, conn *pgxpool.Conn) error {
+	if c.lockTimeout.Load() != 0 {
+		return nil
+	}
+	var milliseconds int64
+	err := conn.QueryRow(ctx, "select setting::bigint from pg_settings where name = 'deadlock_timeout'").Scan(&milliseconds)
+	if err != nil {
+		return fmt.Errorf("read deadlock_timeout: %w", err)
+	}
+	part := time.Duration(deadlockTimeoutPart * float64(time.Duration(milliseconds)*time.Millisecond))
+	c.lockTimeout.Store(int64(max(min(part, maxLockTimeout), time.Millisecond)))
+	return nil
+}
+
+// lockTimeoutMillis is what the server is told; limit 0 means none.
+func (c *committer) lockTimeoutMillis(limit time.Duration) int32 {
+	d := time.Duration(c.lockTimeout.Load())
+	if limit > 0 {
+		d = min(d, limit)
+	}
+	return int32(max(d.Milliseconds(), 1)) // 0 would wait for ever
+}
+
+// publish runs one transaction with items.
+func (c *committer) publish(ctx context.Context, conn *pgxpool.Conn, mode string, items []*item, lockTimeout time.Duration) ([]result, error) {
+	p := newParameters(items)
+	var status []int16
+	var epoch, sequence []pgtype.Int8 // null for what was not stored
+	err := c.transact(ctx, conn, []any{&status, &epoch, &sequence}, c.publishSQL,
+		p.channel, p.scope, p.payload, p.contentType, p.eventType, p.headers, p.key, p.expected, p.expectedEpoch,
+		mode, c.lockTimeoutMillis(lockTimeout))
+	if err != nil {
+		return nil, err
+	}
+	if len(status) != len(items) || len(epoch) != len(items) || len(sequence) != len(items) {
+		return nil, fmt.Errorf("the database answered for %d frames instead of %d", len(status), len(items))
+	}
+	results := make([]result, len(items))
+	for i := range results {
+		results[i] = result{status[i], position(epoch[i].Int64, sequence[i].Int64)}
+	}
+	return results, nil
+}
+
+func position(epoch, sequence int64) backlog.Position {
+	return backlog.Position{Epoch: uint64(epoch), Sequence: uint64(sequence)}
+}
+
+// parameters are the arrays that _publish takes, one element an item.
+type parameters struct {
+	channel, scope, contentType, eventType []string
+	payload                                [][]byte
+	headers, key                           []*string
+	expected, expectedEpoch                []*int64
+}
+
+func newParameters(items []*item) parameters {
+	n := len(items)
+	p := parameters{
+		channel: make([]string, n), scope: make([]string, n), contentType: make([]string, n), eventType: make([]string, n),
+		payload: make([][]byte, n),
+		headers: make([]*string, n), key: make([]*string, n),
+		expected: make([]*int64, n), expectedEpoch: make([]*int64, n),
+	}
+	for i, it := range items {
+		pub := &it.publication
+		p.channel[i], p.scope[i], p.contentType[i], p.eventType[i] = pub.Stream.Channel, pub.Stream.Scope, pub.ContentType, pub.EventType
+		if p.payload[i] = pub.Payload; pub.Payload == nil {
+			p.payload[i] = []byte{} // nil would be null
+		}
+		p.headers[i], p.key[i], p.expected[i], p.expectedEpoch[i] = it.headers, it.key(), it.expected, it.expectedEpoch
+	}
+	return p
+}
+
+// transact runs one statement that returns one row, in a transaction of its own
+// and in one round trip. A nil error means that it was committed; judge says
+// what others mean.
+func (c *committer) transact(ctx context.Context, conn *pgxpool.Conn, row []any, sql string, args ...any) error {
+	err := c.transactOnce(ctx, conn, row, sql, args...)
+	if isStaleStatement(err) { // rolled back; it has been prepared for an earlier schema
+		err = c.transactOnce(ctx, conn, row, sql, args...)
+	}
+	return err
+}
+
+func (c *committer) transactOnce(ctx context.Context, conn *pgxpool.Conn, row []any, sql string, args ...any) error {
+	var batch pgx.Batch
+	batch.Queue(beginSQL)
+	batch.Queue(sql, args...)
+	batch.Queue("commit")
+	results := conn.SendBatch(ctx, &batch)
+	err := readTransaction(results, row)
+	// Once COMMIT has been answered, what happens to the connection is of no
+	// account to the transaction.
+	_ = results.Close()
+	if err == nil {
+		return nil
+	}
+	rollback(ctx, conn)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "25006" {
+		// read_only_sql_transaction: a server that was demoted, or a standby. The
+		// name may lead to another one by now.
+		c.pool.Reset()
+	}
+	return err
+}
+
+func readTransaction(results pgx.BatchResults, row []any) error {
+	if _, err := results.Exec(); err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if err := results.QueryRow().Scan(row...); err != nil {
+		return err
+	}
+	tag, err := results.Exec()
+	if err != nil {
+		return &commitError{err}
+	}
+	if tag.String() != "COMMIT" {
+		return errRolledBack
+	}
+	return nil
+}
+
+// rollback ends a failed transaction, so that the pool can keep the connection.
+func rollback(ctx context.Context, conn *pgxpool.Conn) {
+	if conn.Conn().IsClosed() || conn.Conn().PgConn().TxStatus() == 'I' {
+		return
+	}
+	// If this fails, Release sees the connection's state and closes it.
+	_, _ = conn.Exec(ctx, "rollback")
+}
