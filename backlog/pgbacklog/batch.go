@@ -145,7 +145,7 @@ func (c *committer) attempt(ctx context.Context, run directFunc) (fate, error) {
 	}
 	var lockTimeout time.Duration
 	if deadline, ok := ctx.Deadline(); ok {
-		lockTimeout = max(time.Until(deadline)-laneMargin, time.Millisecond)
+		lockTimeout = max(time.Until(deadline)-deadlineMargin, time.Millisecond)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()

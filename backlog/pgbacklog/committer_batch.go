@@ -29,11 +29,9 @@ func (c *committer) awaitBatch() bool {
 func (c *committer) commitBatch(ctx context.Context) time.Duration {
 	var taken []*item
 	start := time.Now()
-	results, err := c.call(ctx, modeBatch, func() ([]*item, time.Duration) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		taken = c.batch.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes)
-		return taken, 0
+	results, err := c.call(ctx, modeBatch, func() (_ []*item, lockTimeout time.Duration) {
+		taken, lockTimeout = c.takeBatch()
+		return taken, lockTimeout
 	})
 	f, err := judge(err)
 	c.report(f, len(taken), err)
@@ -50,6 +48,19 @@ func (c *committer) commitBatch(ctx context.Context) time.Duration {
 	c.mu.Unlock()
 	settled.deliver()
 	return wait
+}
+
+// takeBatch takes from the batch. Its locks, the commit's and the schema's, are
+// held for moments as a rule, and one caller with a short deadline shall not cut
+// the wait of all: only when the last transaction failed are deadlines minded.
+func (c *committer) takeBatch() ([]*item, time.Duration) {
+	c.mu.Lock()
+	if c.batch.failures == 0 {
+		defer c.mu.Unlock()
+		return c.batch.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes), 0
+	}
+	c.mu.Unlock()
+	return c.takeUnderDeadlines(&c.batch)
 }
 
 // report logs the frames that the database refuses, and when transactions of n

@@ -1,6 +1,7 @@
 package pgbacklog
 
 import (
+	"context"
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -10,6 +11,14 @@ import (
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = 250 * time.Millisecond
+)
+
+// An attempt that waits for locks ends deadlineMargin before the first deadline
+// of its callers, so that they learn that nothing was stored instead of an
+// unknown outcome. A caller with less than minAttemptTime left is not attempted.
+const (
+	deadlineMargin = 10 * time.Millisecond
+	minAttemptTime = 2 * deadlineMargin
 )
 
 // A line is a queue of items in their order of arrival, and what its
@@ -44,6 +53,21 @@ func (l *line) take(maxFrames int, maxBytes int64) []*item {
 		taken = append(taken, it)
 	}
 	return taken
+}
+
+// lockTimeout is the longest wait for a lock that the deadlines of items allow,
+// 0 for any.
+func lockTimeout(items []*item, now time.Time) time.Duration {
+	var shortest time.Duration
+	for _, it := range items {
+		if it.deadline.IsZero() {
+			continue
+		}
+		if left := it.deadline.Sub(now) - deadlineMargin; shortest == 0 || left < shortest {
+			shortest = left
+		}
+	}
+	return shortest
 }
 
 // learn notes how a transaction with n items ended.
@@ -104,5 +128,30 @@ func (c *committer) unresolveLocked(it *item) {
 	it.unresolved = true
 	if it.deadline.IsZero() {
 		it.deadline = time.Now().Add(c.cfg.RetryTimeout)
+	}
+}
+
+// takeUnderDeadlines takes from a line that must expect to wait for locks, and
+// returns how long it may.
+func (c *committer) takeUnderDeadlines(l *line) ([]*item, time.Duration) {
+	var settled answers
+	now := time.Now()
+	c.mu.Lock()
+	c.expireLocked(&settled, l, now)
+	taken := l.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes)
+	c.mu.Unlock()
+	settled.deliver()
+	return taken, lockTimeout(taken, now)
+}
+
+// expireLocked answers what has no time left for an attempt.
+func (c *committer) expireLocked(settled *answers, l *line, now time.Time) {
+	for it := l.waiting.front; it != nil; {
+		next := it.next
+		if !it.deadline.IsZero() && it.deadline.Sub(now) < minAttemptTime {
+			l.waiting.remove(it)
+			c.answerLocked(settled, it, backlog.Outcome{}, it.certain(context.DeadlineExceeded))
+		}
+		it = next
 	}
 }

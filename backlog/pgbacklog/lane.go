@@ -7,14 +7,6 @@ import (
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
-// An attempt in a lane ends laneMargin before the first deadline of its callers,
-// so that they learn that nothing was stored instead of an unknown outcome. A
-// caller with less than minLaneTime left is not attempted.
-const (
-	laneMargin  = 10 * time.Millisecond
-	minLaneTime = 2 * laneMargin
-)
-
 // A lane holds everything for one stream that the batch could not have, or whose
 // newest outcome is unknown. It is in the committer's lanes from its first item
 // on until it is empty or the batch takes the stream again; meanwhile it is in
@@ -110,7 +102,7 @@ func (c *committer) commitLane(ctx context.Context, l *lane) {
 	var taken []*item
 	start := time.Now()
 	results, err := c.call(ctx, modeLane, func() (items []*item, lockTimeout time.Duration) {
-		taken, lockTimeout = c.takeLane(l)
+		taken, lockTimeout = c.takeUnderDeadlines(&l.line)
 		return taken, lockTimeout
 	})
 	f, err := judge(err)
@@ -120,7 +112,7 @@ func (c *committer) commitLane(ctx context.Context, l *lane) {
 	c.mu.Lock()
 	again := c.settleLocked(&settled, &l.line, taken, results, f, err)
 	c.putBackLocked(&l.line, again)
-	c.expireLocked(&settled, l, time.Now()) // there may be no connection for a long time
+	c.expireLocked(&settled, &l.line, time.Now()) // there may be no connection for a long time
 	first := l.waiting.front
 	switch {
 	case first == nil, len(again) == 0 && f == fateCommitted && !first.unresolved && l.limit == 0:
@@ -143,38 +135,4 @@ func (c *committer) readyAfterLocked(l *lane, d time.Duration) {
 		defer c.mu.Unlock()
 		c.readyLocked(l)
 	})
-}
-
-// takeLane moves the front of a lane into flight and returns it with the longest
-// wait for a lock that its callers' deadlines allow, 0 for any.
-func (c *committer) takeLane(l *lane) ([]*item, time.Duration) {
-	var settled answers
-	c.mu.Lock()
-	now := time.Now()
-	c.expireLocked(&settled, l, now)
-	taken := l.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes)
-	var lockTimeout time.Duration
-	for _, it := range taken {
-		if it.deadline.IsZero() {
-			continue
-		}
-		if left := it.deadline.Sub(now) - laneMargin; lockTimeout == 0 || left < lockTimeout {
-			lockTimeout = left
-		}
-	}
-	c.mu.Unlock()
-	settled.deliver()
-	return taken, lockTimeout
-}
-
-// expireLocked answers what has no time left for an attempt.
-func (c *committer) expireLocked(settled *answers, l *lane, now time.Time) {
-	for it := l.waiting.front; it != nil; {
-		next := it.next
-		if !it.deadline.IsZero() && it.deadline.Sub(now) < minLaneTime {
-			l.waiting.remove(it)
-			c.answerLocked(settled, it, backlog.Outcome{}, it.certain(context.DeadlineExceeded))
-		}
-		it = next
-	}
 }

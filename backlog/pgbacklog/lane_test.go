@@ -139,7 +139,7 @@ func TestLaneEndsBeforeItsCallersDeadlines(t *testing.T) {
 		p.publish(ctx, "a1")
 		f.next().commit("a")
 		lane := f.next().expect(t, "lane: a1")
-		if want := 300*time.Millisecond - laneMargin; lane.lockTimeout != want {
+		if want := 300*time.Millisecond - deadlineMargin; lane.lockTimeout != want {
 			t.Errorf("lock timeout %v, want %v", lane.lockTimeout, want)
 		}
 		p.publish(t.Context(), "a2")
