@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -33,35 +34,40 @@ func (s *Server) ReadFrames(ctx context.Context, req *fanfarev1.ReadFramesReques
 	if req.GetLimit() > maxPageFrames {
 		return nil, failureOf(&backlog.LimitError{Field: "limit", Message: fmt.Sprintf("must be 0 to %d", maxPageFrames)})
 	}
-	start := hub.Oldest()
+	r := frameRead{load: backlog.LoadRequest{Stream: stream}, limit: cmp.Or(int(req.GetLimit()), maxPageFrames)}
 	if req.GetAfter() != nil {
 		after, err := position("after", req.GetAfter())
 		if err != nil {
 			return nil, failureOf(err)
 		}
-		start = hub.After(after)
+		r.start = hub.After(after)
+		r.load.Verify = []uint64{after.Sequence}
 	}
-	limit := int(req.GetLimit())
-	if limit == 0 {
-		limit = maxPageFrames
-	}
-	response, err := s.readFrames(ctx, stream, start, limit)
+	response, err := s.readFrames(ctx, r)
 	if err != nil {
 		return nil, readFailureOf(err)
 	}
 	return response, nil
 }
 
+// frameRead is a ReadFramesRequest that has been checked.
+type frameRead struct {
+	load  backlog.LoadRequest
+	start hub.Start
+	limit int
+	// origin is that of the server that announces frames, if that is known: after
+	// a switchover the store may still reach the old one. 0 accepts any.
+	origin uint64
+}
+
 // readFrames judges the start and reads what follows. What it judged may be
 // trimmed or replaced before it reads; then it judges again.
-func (s *Server) readFrames(ctx context.Context, stream backlog.StreamName, start hub.Start, limit int) (*fanfarev1.ReadFramesResponse, error) {
-	// Of the server that announces frames, if that is known: after a switchover
-	// the store may still reach the old one. 0 accepts any.
-	origin := s.bus.Current().Origin
+func (s *Server) readFrames(ctx context.Context, r frameRead) (*fanfarev1.ReadFramesResponse, error) {
+	r.origin = s.bus.Current().Origin
 	var err error
 	for range maxReadFramesTries {
 		var response *fanfarev1.ReadFramesResponse
-		response, err = s.readFramesOnce(ctx, origin, stream, start, limit)
+		response, err = s.readFramesOnce(ctx, r)
 		if err == nil || !errors.Is(err, backlog.ErrTrimmed) && !errors.Is(err, backlog.ErrNumberingGone) {
 			return response, err
 		}
@@ -69,41 +75,49 @@ func (s *Server) readFrames(ctx context.Context, stream backlog.StreamName, star
 	return nil, fmt.Errorf("%w: the stream changed under %d reads: %w", backlog.ErrUnavailable, maxReadFramesTries, err)
 }
 
-func (s *Server) readFramesOnce(ctx context.Context, origin uint64, stream backlog.StreamName, start hub.Start, limit int) (*fanfarev1.ReadFramesResponse, error) {
-	result, err := s.store.Load(ctx, origin, []backlog.LoadRequest{start.Request(stream)})
+func (s *Server) readFramesOnce(ctx context.Context, r frameRead) (*fanfarev1.ReadFramesResponse, error) {
+	result, err := s.store.Load(ctx, r.origin, []backlog.LoadRequest{r.load})
 	if err != nil {
 		return nil, err
 	}
 	loaded := result.Streams[0]
-	verdict := hub.Judge(start, loaded)
-	response := &fanfarev1.ReadFramesResponse{
-		Next:   positionProto(verdict.ResumeAfter),
-		Head:   positionProto(loaded.State.Head),
-		Closed: loaded.State.Closed,
-	}
-	if verdict.Gap != nil {
-		response.Gap = gapProto(*verdict.Gap)
-	}
-	if !loaded.State.Exists || verdict.ResumeAfter == loaded.State.Head {
+	verdict := hub.Judge(r.start, loaded)
+	response := beginPage(loaded.State, verdict)
+	if verdict.Waits || verdict.After == loaded.State.Head {
 		return response, nil
 	}
-	page, err := s.store.ReadPage(ctx, origin, backlog.PageRequest{
-		Stream:    stream,
+	page, err := s.store.ReadPage(ctx, r.origin, backlog.PageRequest{
+		Stream:    r.load.Stream,
 		OwnEpoch:  loaded.State.OwnEpoch,
-		After:     verdict.ResumeAfter,
-		MaxFrames: limit,
+		After:     verdict.After,
+		MaxFrames: r.limit,
 		MaxBytes:  maxPageBytes,
 	})
 	if err != nil {
 		return nil, err
 	}
 	response.Frames = cutPage(page.Frames)
-	response.Head = positionProto(page.State.Head)
-	response.Closed = page.State.Closed
 	if n := len(response.Frames); n > 0 {
 		response.Next = response.Frames[n-1].GetPosition()
 	}
 	return response, nil
+}
+
+// beginPage is the answer without frames.
+func beginPage(state backlog.StreamState, verdict hub.Verdict) *fanfarev1.ReadFramesResponse {
+	response := &fanfarev1.ReadFramesResponse{
+		Next:   positionProto(verdict.After),
+		Head:   positionProto(state.Head),
+		Closed: state.Closed,
+	}
+	if verdict.Gap != nil {
+		response.Gap = gapProto(*verdict.Gap)
+	} else if verdict.Waits {
+		// Of a closed stream the last position, so that what is read after the
+		// reopening begins with a Gap.
+		response.Next = response.GetHead()
+	}
+	return response
 }
 
 // cutPage converts as many frames as fit a page, at least one. The store counts
@@ -181,10 +195,7 @@ func listStart(req *fanfarev1.ListStreamsRequest) (after backlog.StreamName, siz
 	if req.GetPageSize() > maxListPage {
 		return after, 0, &backlog.LimitError{Field: "page_size", Message: fmt.Sprintf("must be 0 to %d", maxListPage)}
 	}
-	size = int(req.GetPageSize())
-	if size == 0 {
-		size = defaultListPage
-	}
+	size = cmp.Or(int(req.GetPageSize()), defaultListPage)
 	if req.GetPageToken() == "" {
 		return after, size, nil
 	}

@@ -210,6 +210,8 @@ func gapReason(r hub.GapReason) fanfarev1.GapReason {
 		return fanfarev1.GapReason_GAP_REASON_EPOCH_CHANGED
 	case hub.GapAhead:
 		return fanfarev1.GapReason_GAP_REASON_AHEAD
+	case hub.GapEphemeralMaybeMissed:
+		return fanfarev1.GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED
 	default:
 		return fanfarev1.GapReason_GAP_REASON_UNSPECIFIED
 	}

@@ -1,0 +1,196 @@
+package servicetest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// Guarantee is one of Fanfare's guarantees: a definition and a validator over a
+// recorded run, which returns what violates it.
+type Guarantee struct {
+	Name       string
+	Definition string
+	Validate   func(Run) []string
+}
+
+// Checks are the guarantees that a recorded run can prove broken.
+var Checks = []Guarantee{
+	{"Atomic", "Every frame that was received had been published, by an attempt that was neither refused nor rolled back.", atomicity},
+	{"Acked", "A confirmed frame whose publishing began after a subscriber had read Subscribed reached that subscriber.", acked},
+	{"Ordered", "On every subscription sequences ascend; all parties agree which content stands at a position; confirmed frames of one publisher to one stream stand in the order in which it sent them.", ordered},
+	{"Once", "No subscriber got a position or a content twice, and no content stands at two positions.", once},
+	{"Resumable", "A subscription from a position went on after that position, or said that it cannot; a subscriber got every confirmed frame after its first position.", resumable},
+	{"Explicit", "Wherever a frame does not follow the subscriber's position, a Gap came between; every call that ended said why.", explicit},
+	{"Frugal", "No replica ever had more than one listener connection.", frugal},
+}
+
+// Unbroken is for runs in which the backlog holds every frame.
+var Unbroken = Guarantee{"Unbroken", "No subscriber was told of a gap.", unbroken}
+
+// Check reports every violation of the guarantees in a run, a few of each.
+func Check(t testing.TB, run Run, more ...Guarantee) {
+	t.Helper()
+	const shown = 10
+	for _, g := range append(append([]Guarantee(nil), Checks...), more...) {
+		violations := g.Validate(run)
+		if len(violations) == 0 {
+			continue
+		}
+		list := strings.Join(violations[:min(len(violations), shown)], "\n  ")
+		t.Errorf("%s is broken %d times. %s\n  %s", g.Name, len(violations), g.Definition, list)
+	}
+}
+
+// violations collects what is wrong.
+type violations []string
+
+func (v *violations) add(format string, args ...any) { *v = append(*v, fmt.Sprintf(format, args...)) }
+
+// frameKey is a content on a stream.
+type frameKey struct {
+	stream  backlog.StreamName
+	content Content
+}
+
+// rowKey is a position of a stream.
+type rowKey struct {
+	stream   backlog.StreamName
+	position backlog.Position
+}
+
+func eachFrame(run Run, visit func(s Subscriber, e Event)) {
+	for _, s := range run.Subscribers {
+		for _, e := range s.Events {
+			if e.Kind == SawFrame {
+				visit(s, e)
+			}
+		}
+	}
+}
+
+func atomicity(run Run) []string {
+	var v violations
+	possible := map[frameKey]bool{}
+	for _, p := range run.Publishes {
+		key := frameKey{p.Stream, p.Content}
+		possible[key] = possible[key] || p.Result == Confirmed || p.Result == Unknown
+	}
+	eachFrame(run, func(s Subscriber, e Event) {
+		stored, known := possible[frameKey{s.Stream, e.Content}]
+		switch {
+		case !known:
+			v.add("%s got frame %s of %s, which nobody published", s.Name, e.Position, s.Stream)
+		case !stored:
+			v.add("%s got frame %s of %s, which was refused or rolled back", s.Name, e.Position, s.Stream)
+		}
+	})
+	return v
+}
+
+func acked(run Run) []string {
+	var v violations
+	byStream := confirmed(run)
+	for _, s := range run.Subscribers {
+		since := lastBegin(s)
+		if !s.Complete || since == 0 {
+			continue
+		}
+		got := contents(s)
+		for _, p := range byStream[s.Stream] {
+			// A duplicate was stored by an earlier attempt, perhaps before.
+			if p.Began > since && !p.Duplicate && !got[p.Content] {
+				v.add("%s of %s did not get %s, whose publishing began after Subscribed", s.Name, s.Stream, p.Position)
+			}
+		}
+	}
+	return v
+}
+
+// lastBegin is when what a subscriber must get began to count: its first
+// Subscribed, or its last Gap, which may skip frames.
+func lastBegin(s Subscriber) Tick {
+	var since Tick
+	for _, e := range s.Events {
+		if e.Kind == SawGap || e.Kind == SawSubscribed && since == 0 {
+			since = e.Tick
+		}
+	}
+	return since
+}
+
+func confirmed(run Run) map[backlog.StreamName][]Publish {
+	out := map[backlog.StreamName][]Publish{}
+	for _, p := range run.Publishes {
+		if p.Result == Confirmed {
+			out[p.Stream] = append(out[p.Stream], p)
+		}
+	}
+	return out
+}
+
+func contents(s Subscriber) map[Content]bool {
+	out := make(map[Content]bool, len(s.Events))
+	for _, e := range s.Events {
+		if e.Kind == SawFrame {
+			out[e.Content] = true
+		}
+	}
+	return out
+}
+
+func once(run Run) []string {
+	var v violations
+	at := map[frameKey]backlog.Position{}
+	stands := func(who string, stream backlog.StreamName, c Content, p backlog.Position) {
+		key := frameKey{stream, c}
+		if other, known := at[key]; known && other != p {
+			v.add("the content of %s of %s stands at %s, too (%s)", p, stream, other, who)
+		}
+		at[key] = p
+	}
+	for _, p := range run.Publishes {
+		if p.Result == Confirmed {
+			stands(p.Publisher, p.Stream, p.Content, p.Position)
+		}
+	}
+	for _, s := range run.Subscribers {
+		positions := map[backlog.Position]bool{}
+		got := map[Content]bool{}
+		for _, e := range s.Events {
+			if e.Kind != SawFrame {
+				continue
+			}
+			if positions[e.Position] || got[e.Content] {
+				v.add("%s got %s of %s twice", s.Name, e.Position, s.Stream)
+			}
+			positions[e.Position], got[e.Content] = true, true
+			stands(s.Name, s.Stream, e.Content, e.Position)
+		}
+	}
+	return v
+}
+
+func frugal(run Run) []string {
+	var v violations
+	for _, sample := range run.Samples {
+		if sample.Connections > 1 {
+			v.add("%s had %d listener connections", sample.Replica, sample.Connections)
+		}
+	}
+	return v
+}
+
+func unbroken(run Run) []string {
+	var v violations
+	for _, s := range run.Subscribers {
+		for _, e := range s.Events {
+			if e.Kind == SawGap {
+				v.add("%s of %s was told %s, to go on after %s", s.Name, s.Stream, e.Reason, e.Position)
+			}
+		}
+	}
+	return v
+}

@@ -1,0 +1,239 @@
+package servicetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// Follower subscribes to a stream, records what it gets, and resumes from its
+// last position whenever a connection ends, as a client should.
+type Follower struct {
+	recorder *Recorder
+	cfg      FollowerConfig
+	name     string
+	stream   backlog.StreamName
+
+	mu       sync.Mutex // guards what follows
+	events   []Event
+	complete bool
+	changed  chan struct{} // closed and replaced at every event
+	// position is where the follower resumes; nil before the first Subscribed.
+	position *backlog.Position
+}
+
+// FollowerConfig says how a follower follows.
+type FollowerConfig struct {
+	// Start is the start of the first connection; nil: oldest.
+	Start *fanfarev1.SubscribeRequest
+	// Pick returns the replica of the next connection.
+	Pick func() fanfarev1.FanfareServiceClient
+	// ReconnectEvery, if not 0, makes it leave after a random time up to twice
+	// that, and resume.
+	ReconnectEvery time.Duration
+	// Rest, if not 0, is a pause after every response: a slow reader.
+	Rest time.Duration
+}
+
+// Follower adds a subscriber to the run.
+func (r *Recorder) Follower(name string, stream backlog.StreamName, cfg FollowerConfig) *Follower {
+	f := &Follower{recorder: r, cfg: cfg, name: name, stream: stream, changed: make(chan struct{})}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.followers = append(r.followers, f)
+	return f
+}
+
+// Run follows until ctx ends or the stream is closed, which are nil, or a
+// connection ends in a way that a client must not retry.
+func (f *Follower) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := f.connection(ctx)
+		switch status.Code(err) {
+		case codes.OK:
+			return nil
+		case codes.Unavailable, codes.ResourceExhausted, codes.Canceled, codes.DeadlineExceeded:
+		default:
+			if ctx.Err() == nil {
+				return fmt.Errorf("follower %s: %w", f.name, err)
+			}
+		}
+		pause(ctx, 5*time.Millisecond+rand.N(20*time.Millisecond))
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// connection is one Subscribe from the last position.
+func (f *Follower) connection(ctx context.Context) error {
+	if f.cfg.ReconnectEvery > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rand.N(2*f.cfg.ReconnectEvery))
+		defer cancel()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	request := f.request()
+	stream, err := f.cfg.Pick().Subscribe(ctx, request)
+	if err != nil {
+		return err
+	}
+	for {
+		response, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			f.record(Event{Kind: SawEnd, Explained: true}, nil)
+			return nil
+		}
+		if err != nil {
+			f.record(Event{Kind: SawEnd, Explained: explained(ctx, err)}, nil)
+			return err
+		}
+		f.take(request, response)
+		if f.cfg.Rest > 0 {
+			pause(ctx, f.cfg.Rest)
+		}
+	}
+}
+
+// explained reports whether the end of a call says why: the client's own doing,
+// a connection that broke, or a status with a reason.
+func explained(ctx context.Context, err error) bool {
+	if ctx.Err() != nil || status.Code(err) == codes.Unavailable {
+		return true
+	}
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetReason() != ""
+		}
+	}
+	return false
+}
+
+func (f *Follower) request() *fanfarev1.SubscribeRequest {
+	request := &fanfarev1.SubscribeRequest{Channel: f.stream.Channel, Scope: f.stream.Scope}
+	if p, ok := f.Position(); ok {
+		request.Start = &fanfarev1.SubscribeRequest_After{After: &fanfarev1.Position{Epoch: p.Epoch, Sequence: p.Sequence}}
+	} else if f.cfg.Start != nil {
+		request.Start = f.cfg.Start.GetStart()
+	}
+	return request
+}
+
+func (f *Follower) take(request *fanfarev1.SubscribeRequest, response *fanfarev1.SubscribeResponse) {
+	for _, frame := range response.GetFrames() {
+		f.record(Event{Kind: SawFrame, Content: ContentOfReceived(frame)}, frame.GetPosition())
+	}
+	switch n := response.GetNotice().(type) {
+	case *fanfarev1.SubscribeResponse_Subscribed:
+		e := startOf(request)
+		e.Kind, e.Resumed = SawSubscribed, n.Subscribed.GetResumed()
+		f.record(e, n.Subscribed.GetResumeAfter())
+	case *fanfarev1.SubscribeResponse_Gap:
+		f.record(Event{Kind: SawGap, Reason: n.Gap.GetReason()}, n.Gap.GetResumeAfter())
+	case *fanfarev1.SubscribeResponse_CaughtUp:
+		f.record(Event{Kind: SawCaughtUp}, n.CaughtUp.GetPosition())
+	case *fanfarev1.SubscribeResponse_Closed:
+		f.record(Event{Kind: SawClosed}, n.Closed.GetLast())
+	}
+}
+
+func startOf(request *fanfarev1.SubscribeRequest) Event {
+	switch start := request.GetStart().(type) {
+	case *fanfarev1.SubscribeRequest_After:
+		return Event{Start: StartAfter, Asked: positionOf(start.After)}
+	case *fanfarev1.SubscribeRequest_Live:
+		return Event{Start: StartLive}
+	case *fanfarev1.SubscribeRequest_Last:
+		return Event{Start: StartLast}
+	default:
+		return Event{Start: StartOldest}
+	}
+}
+
+func positionOf(p *fanfarev1.Position) backlog.Position {
+	return backlog.Position{Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
+}
+
+// record appends an event; position, if not nil, becomes the follower's.
+func (f *Follower) record(e Event, position *fanfarev1.Position) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if position != nil {
+		e.Position = positionOf(position)
+		f.position = &e.Position
+	}
+	e.Tick = f.recorder.now()
+	f.events = append(f.events, e)
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// Position returns where the follower stands; false before Subscribed.
+func (f *Follower) Position() (backlog.Position, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.position == nil {
+		return backlog.Position{}, false
+	}
+	return *f.position, true
+}
+
+// AwaitSubscribed waits until the follower has been acknowledged.
+func (f *Follower) AwaitSubscribed(ctx context.Context) error {
+	return f.await(ctx, "Subscribed", func() bool { return f.position != nil })
+}
+
+// AwaitLast waits for the last frame of the run on this stream; the follower is
+// then complete.
+func (f *Follower) AwaitLast(ctx context.Context, last backlog.Position) error {
+	err := f.await(ctx, last.String(), func() bool { return f.position != nil && f.position.Sequence >= last.Sequence })
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.complete = true
+	return nil
+}
+
+// await waits for a condition that is evaluated with mu held.
+func (f *Follower) await(ctx context.Context, what string, condition func() bool) error {
+	for {
+		f.mu.Lock()
+		done, changed, events, position := condition(), f.changed, len(f.events), f.position
+		f.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("follower %s of %s waits for %s after %d events at %v: %w", f.name, f.stream, what, events, position, ctx.Err())
+		}
+	}
+}
+
+func (f *Follower) subscriber() Subscriber {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return Subscriber{Name: f.name, Stream: f.stream, Events: f.events, Complete: f.complete}
+}

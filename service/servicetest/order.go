@@ -1,0 +1,159 @@
+package servicetest
+
+import "github.com/fanfare-io/fanfare/backlog"
+
+// ordered, resumable and explicit walk each subscriber's events.
+
+func ordered(run Run) []string {
+	var v violations
+	v = append(v, ascending(run)...)
+	v = append(v, agreement(run)...)
+	return append(v, sendingOrder(run)...)
+}
+
+// ascending: no frame comes after one with the same or a higher sequence, unless
+// a notice moved the position.
+func ascending(run Run) []string {
+	var v violations
+	for _, s := range run.Subscribers {
+		var last uint64
+		for _, e := range s.Events {
+			switch e.Kind {
+			case SawSubscribed, SawGap:
+				last = e.Position.Sequence
+			case SawFrame:
+				if e.Position.Sequence <= last {
+					v.add("%s of %s got %s after sequence %d", s.Name, s.Stream, e.Position, last)
+				}
+				last = e.Position.Sequence
+			}
+		}
+	}
+	return v
+}
+
+// agreement: one position, one content, for whoever saw it.
+func agreement(run Run) []string {
+	var v violations
+	holds := map[rowKey]Content{}
+	agree := func(who string, stream backlog.StreamName, p backlog.Position, c Content) {
+		key := rowKey{stream, p}
+		if other, known := holds[key]; known && other != c {
+			v.add("%s has another content at %s of %s than others", who, p, stream)
+			return
+		}
+		holds[key] = c
+	}
+	for _, p := range run.Publishes {
+		if p.Result == Confirmed {
+			agree(p.Publisher, p.Stream, p.Position, p.Content)
+		}
+	}
+	eachFrame(run, func(s Subscriber, e Event) { agree(s.Name, s.Stream, e.Position, e.Content) })
+	return v
+}
+
+// sendingOrder: a stream keeps the order of each publisher. Streams that were
+// closed in the run start from 1 again and are compared within an epoch only.
+func sendingOrder(run Run) []string {
+	type source struct {
+		publisher string
+		stream    backlog.StreamName
+	}
+	closed := map[backlog.StreamName]bool{}
+	for _, s := range run.Subscribers {
+		for _, e := range s.Events {
+			closed[s.Stream] = closed[s.Stream] || e.Kind == SawClosed
+		}
+	}
+	var v violations
+	last := map[source]backlog.Position{}
+	for _, p := range run.Publishes {
+		if p.Result != Confirmed || p.Duplicate {
+			continue
+		}
+		from := source{p.Publisher, p.Stream}
+		before := last[from]
+		comparable := !closed[p.Stream] || before.Epoch == p.Position.Epoch
+		if comparable && p.Position.Sequence <= before.Sequence {
+			v.add("%s published %s of %s after %s", p.Publisher, p.Position, p.Stream, before)
+		}
+		last[from] = p.Position
+	}
+	return v
+}
+
+func resumable(run Run) []string {
+	var v violations
+	byStream := confirmed(run)
+	for _, s := range run.Subscribers {
+		v = append(v, resumes(s)...)
+		v = append(v, wholeRest(s, byStream[s.Stream])...)
+	}
+	return v
+}
+
+// resumes: Subscribed answers a position with that position.
+func resumes(s Subscriber) []string {
+	var v violations
+	for i, e := range s.Events {
+		if e.Kind != SawSubscribed || e.Start != StartAfter {
+			continue
+		}
+		gapFollows := i+1 < len(s.Events) && s.Events[i+1].Kind == SawGap
+		// A connection may break before the Gap.
+		cut := i+1 == len(s.Events) || s.Events[i+1].Kind == SawEnd
+		switch {
+		case e.Resumed && e.Position != e.Asked:
+			v.add("%s of %s asked for what follows %s and was resumed after %s", s.Name, s.Stream, e.Asked, e.Position)
+		case !e.Resumed && !gapFollows && !cut:
+			v.add("%s of %s asked for what follows %s, was not resumed, and was not told why", s.Name, s.Stream, e.Asked)
+		}
+	}
+	return v
+}
+
+// wholeRest: a subscriber that stayed has every confirmed frame after its first
+// position, unless it was told of gaps.
+func wholeRest(s Subscriber, published []Publish) []string {
+	if !s.Complete || len(s.Events) == 0 || s.Events[0].Kind != SawSubscribed {
+		return nil
+	}
+	for _, e := range s.Events {
+		if e.Kind == SawGap || e.Kind == SawClosed {
+			return nil
+		}
+	}
+	var v violations
+	from := s.Events[0].Position.Sequence
+	got := contents(s)
+	for _, p := range published {
+		if p.Position.Sequence > from && !got[p.Content] {
+			v.add("%s of %s, from sequence %d on, did not get %s", s.Name, s.Stream, from, p.Position)
+		}
+	}
+	return v
+}
+
+func explicit(run Run) []string {
+	var v violations
+	for _, s := range run.Subscribers {
+		var last backlog.Position
+		for _, e := range s.Events {
+			switch e.Kind {
+			case SawSubscribed, SawGap:
+				last = e.Position
+			case SawFrame:
+				if e.Position.Sequence > last.Sequence+1 {
+					v.add("%s of %s got %s after %s without a Gap", s.Name, s.Stream, e.Position, last)
+				}
+				last = e.Position
+			case SawEnd:
+				if !e.Explained {
+					v.add("a call of %s of %s ended at %s without a reason", s.Name, s.Stream, last)
+				}
+			}
+		}
+	}
+	return v
+}

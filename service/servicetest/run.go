@@ -1,0 +1,148 @@
+package servicetest
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// Run is what was seen of a run, for validators. Ticks order its events: what
+// has the lower tick happened before.
+type Run struct {
+	Publishes   []Publish
+	Subscribers []Subscriber
+	Samples     []ListenerSample
+}
+
+// Tick is a moment of a run, from 1. 0 means never.
+type Tick uint64
+
+// Result is what a publisher was told.
+type Result uint8
+
+// Results of a publish.
+const (
+	// Unknown: it may have been stored. Also of a publish nobody was answered for.
+	Unknown Result = iota
+	// Confirmed: it was stored at Position.
+	Confirmed
+	// Refused: nothing was stored.
+	Refused
+	// RolledBack: the transaction that published it was rolled back.
+	RolledBack
+)
+
+// Publish is one attempt to publish.
+type Publish struct {
+	// Publisher names who sent it. Attempts of one publisher to one stream are
+	// sent in the order of Began.
+	Publisher string
+	Stream    backlog.StreamName
+	// Content is different for every frame of a run; attempts with one
+	// idempotency key share it.
+	Content Content
+	// Began is before it was sent, Ended after it was answered.
+	Began, Ended Tick
+	Result       Result
+	// Position and Duplicate are set if Result is Confirmed.
+	Position  backlog.Position
+	Duplicate bool
+}
+
+// Subscriber is one subscriber over all its connections to one stream.
+type Subscriber struct {
+	Name   string
+	Stream backlog.StreamName
+	Events []Event
+	// Complete is true if it stayed until the last frame of the run arrived.
+	Complete bool
+}
+
+// EventKind is what a subscriber saw.
+type EventKind uint8
+
+// Kinds of events.
+const (
+	// SawSubscribed: a connection begins. Asked and Start are what was asked for,
+	// Position is resume_after.
+	SawSubscribed EventKind = iota + 1
+	// SawFrame has Position and Content.
+	SawFrame
+	// SawGap: Position is resume_after.
+	SawGap
+	// SawCaughtUp has Position.
+	SawCaughtUp
+	// SawClosed: Position is the last of the numbering.
+	SawClosed
+	// SawEnd: the connection ended. Explained is false if neither the client's
+	// cancellation nor a status with a reason says why.
+	SawEnd
+)
+
+// Event is one thing that a subscriber saw.
+type Event struct {
+	Tick     Tick
+	Kind     EventKind
+	Position backlog.Position
+	Content  Content
+	// Start and Asked are of SawSubscribed: the kind of start, and the position of
+	// a StartAfter.
+	Start   StartKind
+	Asked   backlog.Position
+	Resumed bool
+	// Reason is of SawGap.
+	Reason fanfarev1.GapReason
+	// Explained is of SawEnd.
+	Explained bool
+}
+
+// StartKind is a form of start.
+type StartKind uint8
+
+// Forms of start.
+const (
+	StartOldest StartKind = iota + 1
+	StartLive
+	StartAfter
+	StartLast
+)
+
+// ListenerSample is how many listener connections a replica had at a moment.
+type ListenerSample struct {
+	Replica     string
+	Connections int
+}
+
+// Content identifies everything of a frame that its publisher chose.
+type Content [sha256.Size]byte
+
+// ContentOf returns the content of a frame to publish.
+func ContentOf(f *fanfarev1.NewFrame) Content {
+	return content(f.GetPayload(), f.GetContentType(), f.GetEventType(), f.GetHeaders())
+}
+
+// ContentOfReceived returns the content of a delivered frame.
+func ContentOfReceived(f *fanfarev1.Frame) Content {
+	return content(f.GetPayload(), f.GetContentType(), f.GetEventType(), f.GetHeaders())
+}
+
+func content(payload []byte, contentType, eventType string, headers map[string]string) Content {
+	h := sha256.New()
+	add := func(b []byte) {
+		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
+		_, _ = h.Write(b)
+	}
+	add(payload)
+	add([]byte(contentType))
+	add([]byte(eventType))
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		add([]byte(name))
+		add([]byte(headers[name]))
+	}
+	return Content(h.Sum(nil))
+}
+
