@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,16 @@ func TestServerStopsAndStartsAgain(t *testing.T) {
 		}
 	}
 	_ = s.NewDatabase(t)
+}
+
+// The template was once removed by its own watchdog, whose end of the pipe the
+// garbage collector had closed.
+func TestTemplateSurvivesCollections(t *testing.T) {
+	Start(t)
+	for range 3 {
+		runtime.GC()
+	}
+	Start(t)
 }
 
 func TestStandbyFollowsAndPromotes(t *testing.T) {

@@ -17,6 +17,8 @@ type place struct {
 	bin   string
 	dir   string
 	owner *syscall.Credential // nil: this process's user
+	// watchdog must stay reachable: its pipe is closed when it is collected.
+	watchdog *watchdog
 }
 
 func newPlace() (*place, error) {
@@ -48,7 +50,13 @@ func (p *place) own(path string) error {
 	return os.Chown(path, int(p.owner.Uid), int(p.owner.Gid))
 }
 
-func (p *place) remove() error { return os.RemoveAll(p.dir) }
+// remove removes the directory; nothing may run in it.
+func (p *place) remove() error {
+	if p.watchdog != nil {
+		p.watchdog.end()
+	}
+	return os.RemoveAll(p.dir)
+}
 
 // write writes a file of the data directory.
 func (p *place) write(name, content string) error {
@@ -100,7 +108,7 @@ type watchdog struct {
 // watch starts a watchdog. Its script waits for the end of the pipe that only
 // the test process can write to, then stops the server that the pid file names,
 // gives it a moment to let go of its files, and removes the directory.
-func (p *place) watch() (*watchdog, error) {
+func (p *place) watch() error {
 	const script = `read -r _
 if [ -f data/postmaster.pid ]; then
   kill -QUIT "$(head -n 1 data/postmaster.pid)" && sleep 1
@@ -109,12 +117,13 @@ cd / && rm -rf -- "$0"`
 	process := p.command("sh", "-c", script, p.dir)
 	alive, err := process.StdinPipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := process.Start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the watchdog: %w", err), alive.Close())
+		return errors.Join(fmt.Errorf("start the watchdog: %w", err), alive.Close())
 	}
-	return &watchdog{process: process, alive: alive}, nil
+	p.watchdog = &watchdog{process: process, alive: alive}
+	return nil
 }
 
 // end ends the watchdog of a server that has stopped.

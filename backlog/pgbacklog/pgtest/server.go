@@ -40,11 +40,10 @@ var settings = []string{
 type Server struct {
 	t testing.TB // nil for the shared server
 
-	place    *place
-	port     int
-	process  *exec.Cmd
-	exited   chan struct{} // closed when process has been reaped
-	watchdog *watchdog
+	place   *place
+	port    int
+	process *exec.Cmd
+	exited  chan struct{} // closed when process has been reaped
 }
 
 // Start starts a server with settings ("name=value", as in postgresql.conf).
@@ -150,7 +149,7 @@ func (p *place) serve(own []string) (*Server, error) {
 	if err := p.configure(append(append([]string{fmt.Sprintf("port=%d", port)}, settings...), own...)); err != nil {
 		return nil, errors.Join(err, p.remove())
 	}
-	if s.watchdog, err = p.watch(); err != nil {
+	if err := p.watch(); err != nil {
 		return nil, errors.Join(err, p.remove())
 	}
 	if err := s.start(); err != nil {
@@ -248,7 +247,6 @@ func (s *Server) stop(mode string) error {
 // remove ends the server and removes its files.
 func (s *Server) remove() error {
 	err := s.stop("immediate")
-	s.watchdog.end()
 	return errors.Join(err, s.place.remove())
 }
 
@@ -309,7 +307,7 @@ var template = sync.OnceValues(func() (*place, error) {
 		return nil, err
 	}
 	// The watchdog alone removes it, at the end of the process.
-	if _, err := p.watch(); err != nil {
+	if err := p.watch(); err != nil {
 		return nil, errors.Join(err, p.remove())
 	}
 	// Unsynced files are safe: they only have to outlive the process.
