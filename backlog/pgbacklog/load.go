@@ -44,9 +44,9 @@ state as materialized (
   select r.ord, r.max_frames, r.max_bytes, greatest(r.after, s.floor) as after, s.*
     from request r join fanfare.stream_states s on s.channel = r.channel and s.scope = r.scope),
 tail as materialized (
-  select s.ord, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, coalesce(fit.first, s.head + 1) as first
+  select s.ord, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, coalesce(fit.before, s.head) as before
     from state s cross join lateral (
-      select min(c.sequence) as first
+      select min(c.sequence) - 1 as before
         from (select n.sequence, sum(n.size) over newest as bytes, row_number() over newest as count
                 from (select f.sequence, f.size from fanfare.channel_frames f
                        where f.stream_id = s.stream_id and f.sequence > s.after
@@ -55,15 +55,15 @@ tail as materialized (
        where c.bytes <= s.max_bytes or c.count = 1) fit)
 ` + serverRow + `
 union all
-select 1, s.ord, t.first - 1,
-       t.epoch # case t.first - 1 when t.head then t.head_origin when t.floor then t.floor_origin
-         else (select f.origin from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence = t.first - 1) end,
+select 1, s.ord, t.before,
+       t.epoch # case t.before when t.head then t.head_origin when t.floor then t.floor_origin
+         else (select f.origin from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence = t.before) end,
        null, null, null, null, null, ` + stateColumns + `
   from state s join tail t on t.ord = s.ord
 union all
 select 2, t.ord, f.sequence, t.epoch # f.origin, f.payload, f.content_type, f.event_type, f.headers, f.created, ` + noState + `
   from tail t cross join lateral (
-    select * from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence >= t.first order by f.sequence) f
+    select * from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence > t.before order by f.sequence) f
 union all
 select 3, v.ord, v.n,
        t.epoch # case v.sequence when t.head then t.head_origin when t.floor then t.floor_origin
