@@ -8,15 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/hub"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fakeStore numbers publications in memory. Tests of what a store does use a
 // real one; this one fails and waits on command.
@@ -132,13 +130,15 @@ func (b *fakeBus) set(number uint64) {
 	b.listening = backlog.Listening{Number: number}
 }
 
-// testServer returns a server without a hub: for everything but subscriptions.
+// testServer returns a server whose hub does not run: for everything but
+// subscriptions.
 func testServer(t *testing.T, store backlog.Store) *Server {
 	t.Helper()
 	if store == nil {
 		store = &fakeStore{}
 	}
-	return New(store, nil, &fakeBus{}, Config{
+	bus := &fakeBus{}
+	return New(store, hub.New(bus, store, EncodeFrame, hub.Config{}), bus, Config{
 		Logger:     slog.New(slog.DiscardHandler),
 		DrainDelay: -1,
 		DrainGrace: 2 * time.Second,

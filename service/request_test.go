@@ -197,7 +197,6 @@ func TestListStreamsPages(t *testing.T) {
 		}
 	}
 	s := testServer(t, store)
-	s.hub = emptyHub()
 	for _, size := range []uint32{1, 2, 3, 6, 7} {
 		var got []string
 		req := &fanfarev1.ListStreamsRequest{PageSize: size}

@@ -145,4 +145,3 @@ func content(payload []byte, contentType, eventType string, headers map[string]s
 	}
 	return Content(h.Sum(nil))
 }
-
