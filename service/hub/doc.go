@@ -1,0 +1,90 @@
+// Package hub delivers the frames of streams to subscriptions. It knows
+// streams, tails and cursors; it knows neither gRPC nor SQL. Frames reach it as
+// announcements of a [Bus] and as rows of a [Reader]; it hands out the bytes
+// that its encoder made of them, once per frame.
+//
+// # Pattern
+//
+// A stream with at least one subscription is resident: it has a tail, the
+// in-memory window of its newest frames. A subscription is a cursor, a position
+// in a tail, and never a queue: a slow one costs a few hundred bytes, whatever
+// it has not read. Everything a subscription does is one question, asked in
+// [Subscription.TryNext]: what follows my cursor?
+//
+//	below the window   a page is read from the store, shared by all who need it
+//	in the window      the encoded frames
+//	at the end         CaughtUp, once; then how the tail ended, or wait
+//
+// Replay, the seam and live delivery are answers to that question at different
+// times, so no phase can leak into the next.
+//
+// # Announcements and reads
+//
+// The table is the truth and an announcement an optimisation. Only one that is
+// next in line in the numbering at hand, from the server listened to, is
+// appended to the tail. One already seen is ignored. For anything else the rows
+// are read: the announcement is held, and a refresh of the stream is queued,
+// which begins after it and so must see what it told of. What a refresh does
+// not find is logged as dropped and forgotten; a position never moves because
+// an announcement said so.
+//
+// A refresh also verifies the row at the tail's head, as a resume would. It
+// happens after every new listening, on a hint, when an announcement does not
+// fit, and for every resident stream once in the re-read interval, which bounds
+// the damage of an announcement that never came.
+//
+// # The life of a tail
+//
+//	loading   no tail yet: announcements are held, subscriptions wait
+//	waiting   the stream does not exist or is closed; sequence 1 comes next
+//	running   one numbering, growing
+//	retired   the numbering was replaced while nobody looked; what is left of
+//	          it is read before it ends
+//	ended     closed: subscriptions get the rest, Closed, io.EOF
+//	          cut: they get the rest, Gap, and go on in the next tail
+//
+// A tail is cut when a read shows that the row at its head is not the one it
+// holds: the database has lost commits, or the stream was replaced.
+//
+// # Starting
+//
+// Subscribe waits for the listening, puts the stream into the map, and is
+// answered from the tail if the tail was confirmed under that listening and
+// holds the start. Otherwise it joins the next round of loads: one query for up
+// to a thousand streams with everybody who waits for them. A verdict that
+// yields a Gap comes only from such a read, begun after the Subscribe arrived,
+// because a replica a few milliseconds behind must not tell a client that its
+// position is wrong. A load counts only if the listening it was begun under is
+// still the current one: then every later commit is announced to a stream that
+// is in the map.
+//
+// # Goroutines
+//
+// [Hub.Run] owns all of them and returns when they have: the loader (rounds for
+// new subscriptions and for those whose page could not be read), the refresher
+// (rounds for resident streams), the scheduler of refreshes, the pagers, and the
+// sweeper (linger and memory). The bus calls [Sink] from a goroutine of its own.
+//
+// # Locks
+//
+//	Hub.mu       the map of streams, their reference counts, the idle list
+//	stream.mu    a stream's tails, subscriptions and what waits
+//	queue.mu, pager.mu, pageCache.mu   leaves
+//
+// Hub.mu and a stream.mu are never held together, nor are two stream.mu. A leaf
+// may be taken under a stream.mu. The bus, which may hold a lock of its own while
+// it calls the sink, is called under none of them. Nothing blocks on the network or a consumer
+// under any of them; wake hooks are called under none.
+//
+// # Memory
+//
+// Bounded whatever clients do: each tail in frames and bytes, all tails
+// together (past that the coldest are emptied and their subscriptions read from
+// the store), pages together, held announcements per stream, and what one round
+// of loads may bring.
+//
+// # What it does not do
+//
+// It does not bound the number of subscriptions, end slow ones, authenticate
+// announcements or write to the store.
+package hub

@@ -1,0 +1,97 @@
+package hub
+
+import "github.com/fanfare-io/fanfare/backlog"
+
+// Bounds of what is held for one stream. Held announcements are a convenience:
+// without them a busy stream would be read again and again, because each read
+// would end behind what was announced meanwhile.
+const (
+	maxHeld      = 128
+	maxHeldBytes = 256 << 10
+)
+
+// held are the announcements of one stream that did not fit its tail, numbered
+// in their order. A read that begins after an announcement arrived sees what it
+// told of; the others are taken in again after the read.
+type held struct {
+	list  []heldAnnouncement
+	bytes int
+	// count is the number of the last announcement that was held.
+	count uint64
+	// lost is the number of the last one given up for want of room: a read begun
+	// before it must be followed by another.
+	lost uint64
+}
+
+type heldAnnouncement struct {
+	number uint64
+	backlog.Announcement
+}
+
+// add holds an announcement. If there is no room the older ones are given up:
+// the read that is due sees them.
+func (h *held) add(a *backlog.Announcement) {
+	kept := *a
+	if len(kept.Frame.Payload) > maxHeldBytes/4 {
+		// As if it had not been carried.
+		kept.Frame = backlog.Frame{Position: kept.Frame.Position}
+		kept.Kind = backlog.AnnouncePointer
+	}
+	if len(h.list) == maxHeld || h.bytes+len(kept.Frame.Payload) > maxHeldBytes {
+		h.list, h.bytes, h.lost = nil, 0, h.count
+	}
+	h.count++
+	h.bytes += len(kept.Frame.Payload)
+	h.list = append(h.list, heldAnnouncement{h.count, kept})
+}
+
+// take returns what is held and holds nothing.
+func (h *held) take() []heldAnnouncement {
+	list := h.list
+	h.list, h.bytes = nil, 0
+	return list
+}
+
+// explainHeldLocked goes through what was held, after a read that began when
+// the first upTo had been held: of those, what is not there now never was; the
+// others are taken in as if they came now.
+func (s *stream) explainHeldLocked(upTo, origin uint64, hooks *hooks) {
+	for _, a := range s.held.take() {
+		if a.number > upTo {
+			s.announceLocked(&a.Announcement, origin, hooks)
+			continue
+		}
+		s.dropLocked(&a.Announcement)
+	}
+	if s.held.lost > upTo {
+		s.queueRefreshLocked()
+	}
+}
+
+// dropLocked logs an announcement if the frame it told of is not there.
+func (s *stream) dropLocked(a *backlog.Announcement) {
+	if a.Kind == backlog.AnnounceClosed || s.hasLocked(a) {
+		return
+	}
+	id := a.RowID
+	if id == "" {
+		id = a.Frame.Position.String()
+	}
+	s.hub.counts.dropped.Add(1)
+	s.hub.log.Warn("channel dropped "+id, "channel", s.name.Channel, "scope", s.name.Scope, "position", a.Frame.Position.String())
+}
+
+// hasLocked reports whether the stream has, had, or is reading the frame of an
+// announcement.
+func (s *stream) hasLocked(a *backlog.Announcement) bool {
+	t := s.current
+	if a.OwnEpoch == t.own && t.own != 0 {
+		return a.Frame.Position.Sequence <= t.head.Sequence
+	}
+	for _, t := range s.former {
+		if a.OwnEpoch == t.own {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,178 @@
+package hub
+
+import (
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// known is what a stream knew when a read of it began. The read's verdict is
+// about this, not about what the stream has learned since.
+type known struct {
+	tail       *tail
+	own        uint64
+	base, head backlog.Position
+	// held is how many announcements had been held: the read sees what they told.
+	held uint64
+}
+
+func (s *stream) knownLocked() known {
+	k := known{tail: s.current, held: s.held.count}
+	if t := s.current; t != nil {
+		k.own, k.base, k.head = t.own, t.base, t.head
+	}
+	return k
+}
+
+// integrateLocked brings the stream up to date with a load begun in the state
+// k. fresh are the loaded frames that k did not have, encoded. It returns false,
+// and changes nothing, if the load is about a numbering that is no longer
+// current.
+func (s *stream) integrateLocked(k known, l backlog.Loaded, fresh []*entry, hooks *hooks) bool {
+	t := s.current
+	if t != k.tail || (t != nil && t.own != k.own) {
+		return false
+	}
+	switch {
+	case t == nil:
+		s.openLocked(l, fresh, hooks)
+	case t.own == 0:
+		s.adoptLocked(t, l, fresh, hooks)
+	default:
+		s.continueLocked(t, k, l, fresh, hooks)
+	}
+	s.setStateLocked(l.State)
+	return true
+}
+
+// setStateLocked remembers a state. A closed stream's state is that of the
+// numbering that ended.
+func (s *stream) setStateLocked(state backlog.StreamState) {
+	s.state = state
+	if s.closed != nil {
+		s.state.Closed, s.state.Head = true, s.closed.head
+		s.closed.replayable = max(s.closed.replayable, state.Base.Sequence)
+	}
+}
+
+// openLocked makes the tails of a stream from a load.
+func (s *stream) openLocked(l backlog.Loaded, fresh []*entry, hooks *hooks) {
+	if !l.State.Exists {
+		s.current = waitingTail(0)
+		return
+	}
+	s.current = newTail(l, fresh)
+	s.fitLocked(s.current)
+	if l.State.Closed {
+		s.closeLocked(s.current, hooks)
+	}
+}
+
+// adoptLocked lets a waiting tail become that of the numbering that began.
+func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, hooks *hooks) {
+	switch {
+	case !l.State.Exists:
+		// Removed after its retention, if it was ever there.
+		s.forgetClosedLocked()
+		t.successorOf = 0
+		return
+	case l.State.Closed && l.State.OwnEpoch == t.successorOf:
+		return
+	}
+	s.forgetClosedLocked()
+	t.own = l.State.OwnEpoch
+	t.zeroEpoch = positionIn(l, 0).Epoch
+	t.base, t.head = l.Before, l.Before
+	t.replayable = l.State.Base.Sequence
+	t.add(fresh)
+	s.fitLocked(t)
+	t.parked.wake(hooks)
+	if l.State.Closed {
+		s.closeLocked(t, hooks)
+	}
+}
+
+// continueLocked extends the current tail, or ends it if the load shows that
+// its numbering was replaced or lost its newest frames.
+func (s *stream) continueLocked(t *tail, k known, l backlog.Loaded, fresh []*entry, hooks *hooks) {
+	state := l.State
+	if !state.Exists || state.OwnEpoch != t.own {
+		s.replaceLocked(t, GapEpochChanged, l, hooks)
+		s.retireLocked(t, hooks)
+		return
+	}
+	if reason, ok := cutReason(k.head, l); ok {
+		s.replaceLocked(t, reason, l, hooks)
+		s.endLocked(t, endedCut, hooks)
+		return
+	}
+	t.replayable = state.Base.Sequence
+	before := t.head
+	t.merge(l.Before, fresh)
+	s.fitLocked(t)
+	if t.head != before {
+		t.parked.wake(hooks)
+	}
+	if state.Closed && t.head == state.Head {
+		s.closeLocked(t, hooks)
+	}
+}
+
+// cutReason says why a tail with this head cannot go on with what was loaded.
+func cutReason(head backlog.Position, l backlog.Loaded) (GapReason, bool) {
+	if l.State.Head.Sequence < head.Sequence {
+		return GapAhead, true
+	}
+	at := positionIn(l, head.Sequence)
+	if at.Epoch == 0 && head.Sequence < l.State.Floor {
+		// The row is gone, and so are frames after it: whoever needs them finds out
+		// when it reads.
+		return 0, false
+	}
+	return GapEpochChanged, at.Epoch != head.Epoch
+}
+
+// replaceLocked makes new tails from a load, as successors of t.
+func (s *stream) replaceLocked(t *tail, reason GapReason, l backlog.Loaded, hooks *hooks) {
+	s.forgetClosedLocked()
+	s.former = append(s.former, t)
+	// Nothing that t has counts any more.
+	s.openLocked(l, s.hub.entriesOf(l.Frames), hooks)
+	t.reason, t.next = reason, s.current
+	if s.closed != nil {
+		t.next = s.closed
+	}
+}
+
+// retireLocked ends a tail whose numbering was replaced: at once if nobody
+// reads it, otherwise once what is left of it has been read, because those
+// frames were committed while its subscriptions were in force.
+func (s *stream) retireLocked(t *tail, hooks *hooks) {
+	if t.readers == 0 {
+		s.endLocked(t, endedCut, hooks)
+		return
+	}
+	t.retired = true
+	s.hub.pager.push(&page{stream: s, tail: t, after: t.readAfter(t.head), rest: true})
+}
+
+// restLocked takes in a page of what is left of a retired tail; an empty one
+// ends it. It returns false when it is at the end.
+func (s *stream) restLocked(t *tail, entries []*entry, hooks *hooks) bool {
+	if len(entries) > 0 && t.readers > 0 {
+		t.add(entries)
+		s.fitLocked(t)
+		t.parked.wake(hooks)
+		return true
+	}
+	how := endedCut
+	if t.head == t.closedAt && t.head.Sequence > 0 {
+		how = endedClosed
+	}
+	s.endLocked(t, how, hooks)
+	return false
+}
+
+// fitLocked keeps a tail within its bounds.
+func (s *stream) fitLocked(t *tail) {
+	t.trim(s.hub.cfg.TailFrames, s.hub.cfg.TailBytes)
+	s.settleLocked(t)
+}

@@ -1,0 +1,310 @@
+package hub
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// page is a stretch of the backlog that subscriptions below a tail's window
+// read together.
+type page struct {
+	stream *stream
+	tail   *tail
+	// after is the position before the first frame.
+	after backlog.Position
+	// rest is true for a page that continues a retired tail, which is read for
+	// the tail and not for subscriptions.
+	rest bool
+
+	// The following are guarded by stream.mu.
+
+	// readers counts the subscriptions that wait for it or use it.
+	readers int
+	waiters waiters
+	done    bool
+	// err is backlog.ErrTrimmed, backlog.ErrNumberingGone or errBrokenPage.
+	err error
+
+	// content is nil before the page has been read and after it was evicted.
+	content atomic.Pointer[[]*entry]
+
+	// Guarded by pageCache.mu.
+	element *list.Element
+	bytes   int
+}
+
+// errBrokenPage: a page did not continue its position. The position is judged
+// anew.
+var errBrokenPage = errors.New("the page does not follow its position")
+
+// pageLocked returns the page after a position, to be left with leavePageLocked.
+// The stream's mutex is held.
+func (h *Hub) pageLocked(s *stream, t *tail, after backlog.Position) *page {
+	p := t.pages[after.Sequence]
+	if p == nil || p.done && p.content.Load() == nil {
+		p = &page{stream: s, tail: t, after: after}
+		if t.pages == nil {
+			t.pages = make(map[uint64]*page)
+		}
+		t.pages[after.Sequence] = p
+		h.pager.push(p)
+	}
+	p.readers++
+	return p
+}
+
+// leavePageLocked drops a page that nobody uses any more. The stream's mutex is
+// held.
+func (h *Hub) leavePageLocked(p *page) {
+	p.readers--
+	if p.readers == 0 {
+		p.forgetLocked()
+		h.pages.remove(p)
+	}
+}
+
+// forgetLocked keeps others from finding the page.
+func (p *page) forgetLocked() {
+	if p.tail.pages[p.after.Sequence] == p {
+		delete(p.tail.pages, p.after.Sequence)
+	}
+}
+
+// runPager reads pages, one at a time. Several run.
+func (h *Hub) runPager(ctx context.Context) error {
+	retry := newRetry()
+	for {
+		p := h.pager.take(ctx)
+		if p == nil {
+			return nil
+		}
+		if err := h.readPage(ctx, p); err != nil {
+			h.log.Warn("read of a page failed", "channel", p.stream.name.Channel, "scope", p.stream.name.Scope, "error", err)
+			h.pager.push(p)
+			if !pause(ctx, retry.NextBackOff()) {
+				return nil
+			}
+			continue
+		}
+		retry.Reset()
+	}
+}
+
+// readPage reads a page. Its error means: try again.
+func (h *Hub) readPage(ctx context.Context, p *page) error {
+	request, wanted := h.pageRequest(p)
+	if !wanted {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.ReadTimeout)
+	defer cancel()
+	h.counts.pages.Add(1)
+	got, err := h.reader.ReadPage(ctx, h.origin.Load(), request)
+	switch {
+	case errors.Is(err, backlog.ErrTrimmed), errors.Is(err, backlog.ErrNumberingGone):
+	case err != nil:
+		return fmt.Errorf("page after %s: %w", p.after, err)
+	default:
+		err = checkPage(p, got.Frames)
+	}
+	h.finishPage(p, h.entriesOf(got.Frames), err)
+	return nil
+}
+
+// pageRequest returns the request for a page, unless nobody wants it any more.
+func (h *Hub) pageRequest(p *page) (backlog.PageRequest, bool) {
+	s := p.stream
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.rest {
+		return h.newPageRequest(p, h.cfg.PageFrames), true
+	}
+	if p.readers == 0 {
+		p.forgetLocked()
+		return backlog.PageRequest{}, false
+	}
+	// What follows the base is in the tail.
+	frames := min(uint64(h.cfg.PageFrames), max(1, minus(p.tail.base.Sequence, p.after.Sequence)))
+	return h.newPageRequest(p, int(frames)), true
+}
+
+func (h *Hub) newPageRequest(p *page, frames int) backlog.PageRequest {
+	return backlog.PageRequest{
+		Stream:    p.stream.name,
+		OwnEpoch:  p.tail.own,
+		After:     p.after,
+		Running:   true,
+		MaxFrames: frames,
+		MaxBytes:  h.cfg.PageBytes,
+	}
+}
+
+// checkPage checks that frames continue the page's position. A page for
+// subscriptions cannot be empty: the tail has frames after it.
+func checkPage(p *page, frames []backlog.Frame) error {
+	if len(frames) == 0 && !p.rest {
+		return errBrokenPage
+	}
+	for i, f := range frames {
+		if f.Position.Sequence != p.after.Sequence+1+uint64(i) {
+			return errBrokenPage
+		}
+	}
+	return nil
+}
+
+// finishPage hands a page that was read, or cannot be, to who waits for it.
+func (h *Hub) finishPage(p *page, entries []*entry, err error) {
+	var hooks hooks
+	defer hooks.call()
+	s := p.stream
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.rest {
+		if err != nil {
+			entries = nil
+		}
+		if s.restLocked(p.tail, entries, &hooks) {
+			h.pager.push(&page{stream: s, tail: p.tail, after: p.tail.head, rest: true})
+		}
+		return
+	}
+	p.done, p.err = true, err
+	if err != nil || p.readers == 0 {
+		p.forgetLocked()
+	} else {
+		p.content.Store(&entries)
+		h.pages.add(p, entries)
+	}
+	p.waiters.wake(&hooks)
+}
+
+// pager queues pages. Streams take turns, so that one with many slow
+// subscriptions does not hold up the others.
+type pager struct {
+	mu     sync.Mutex
+	turns  []*stream
+	queued map[*stream][]*page
+	filled chan struct{}
+}
+
+func newPager() *pager {
+	return &pager{queued: make(map[*stream][]*page), filled: make(chan struct{}, 1)}
+}
+
+func (g *pager) push(p *page) {
+	g.mu.Lock()
+	if len(g.queued[p.stream]) == 0 {
+		g.turns = append(g.turns, p.stream)
+	}
+	g.queued[p.stream] = append(g.queued[p.stream], p)
+	g.mu.Unlock()
+	signal(g.filled)
+}
+
+// take waits for a page; it returns nil when ctx has ended.
+func (g *pager) take(ctx context.Context) *page {
+	for {
+		if ctx.Err() != nil {
+			return nil
+		}
+		if p := g.poll(); p != nil {
+			return p
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.filled:
+		}
+	}
+}
+
+func (g *pager) poll() *page {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.turns) == 0 {
+		return nil
+	}
+	s := g.turns[0]
+	g.turns = g.turns[1:]
+	pages := g.queued[s]
+	p := pages[0]
+	if len(pages) == 1 {
+		delete(g.queued, s)
+	} else {
+		g.queued[s] = pages[1:]
+		g.turns = append(g.turns, s)
+	}
+	if len(g.turns) > 0 {
+		// For the other pagers.
+		signal(g.filled)
+	}
+	return p
+}
+
+// pageCache bounds the bytes of all pages in use: beyond, the least recently
+// used is evicted, and whoever still needs it reads it again. So a stalled
+// subscription does not keep its page.
+type pageCache struct {
+	mu    sync.Mutex
+	limit int
+	bytes int
+	// order has the least recently used page at the front.
+	order *list.List
+}
+
+func newPageCache(limit int) *pageCache { return &pageCache{limit: limit, order: list.New()} }
+
+// add takes in a page that was just read; it stays even if it alone is beyond
+// the limit.
+func (c *pageCache) add(p *page, entries []*entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range entries {
+		p.bytes += e.bytes() + entryOverhead
+	}
+	c.bytes += p.bytes
+	p.element = c.order.PushBack(p)
+	for c.bytes > c.limit && c.order.Len() > 1 {
+		c.removeLocked(c.order.Front().Value.(*page))
+	}
+}
+
+// use returns a page's entries, none if it was evicted.
+func (c *pageCache) use(p *page) []*entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.element == nil {
+		return nil
+	}
+	c.order.MoveToBack(p.element)
+	return *p.content.Load()
+}
+
+func (c *pageCache) remove(p *page) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removeLocked(p)
+}
+
+func (c *pageCache) removeLocked(p *page) {
+	if p.element == nil {
+		return
+	}
+	c.order.Remove(p.element)
+	p.element = nil
+	c.bytes -= p.bytes
+	p.content.Store(nil)
+}
+
+func (c *pageCache) total() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes
+}

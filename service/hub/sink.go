@@ -1,0 +1,106 @@
+package hub
+
+import (
+	"context"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+var _ Sink = (*Hub)(nil)
+
+// hintPause is the least time between two refreshes of everything because of
+// hints: whoever can NOTIFY can cause hints.
+const hintPause = time.Second
+
+// Listening implements [Sink]. Every resident stream is refreshed.
+func (h *Hub) Listening(l backlog.Listening) {
+	// Before the streams are gone through: a load that finishes in between either
+	// sees this number and is repeated, or has a tail that is refreshed.
+	h.listened.Store(l.Number)
+	h.origin.Store(l.Origin)
+	signal(h.relistened)
+}
+
+// Lost implements [Sink]. Subscriptions stay, and what they miss is read when
+// there is a new listening; loads in flight find that theirs is not current.
+func (h *Hub) Lost(error) {}
+
+// Announce implements [Sink].
+func (h *Hub) Announce(announcements []backlog.Announcement) {
+	origin := h.origin.Load()
+	for i := range announcements {
+		a := &announcements[i]
+		if s := h.resident(a.Stream); s != nil {
+			s.announce(a, origin, &h.sinkHooks)
+		}
+	}
+	// Once for all: a subscription finds all new frames at once.
+	h.sinkHooks.call()
+}
+
+// Hint implements [Sink].
+func (h *Hub) Hint() {
+	h.counts.hints.Add(1)
+	signal(h.hinted)
+}
+
+// runScheduler queues refreshes: of all streams after a new listening and after
+// a hint, and of every stream once in the re-read interval.
+func (h *Hub) runScheduler(ctx context.Context) error {
+	reread := reread{interval: h.cfg.ReReadInterval, chunk: h.cfg.RoundStreams}
+	timer := time.NewTimer(reread.interval)
+	defer timer.Stop()
+	hinted := h.hinted
+	var pauseOver <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.relistened:
+			h.refreshAll()
+		case <-hinted:
+			h.refreshAll()
+			hinted, pauseOver = nil, time.After(hintPause)
+		case <-pauseOver:
+			hinted, pauseOver = h.hinted, nil
+		case <-timer.C:
+			streams, next := reread.next(h.residents)
+			queueRefreshes(streams)
+			timer.Reset(next)
+		}
+	}
+}
+
+func (h *Hub) refreshAll() { queueRefreshes(h.residents()) }
+
+func queueRefreshes(streams []*stream) {
+	for _, s := range streams {
+		s.queueRefresh()
+	}
+}
+
+// reread spreads the re-reading of all streams over an interval, a chunk at a
+// time.
+type reread struct {
+	interval time.Duration
+	chunk    int
+	rest     []*stream
+	pause    time.Duration
+}
+
+// next returns the streams that are due, and when to call it again.
+func (r *reread) next(residents func() []*stream) ([]*stream, time.Duration) {
+	if len(r.rest) == 0 {
+		r.rest = residents()
+		chunks := max(1, (len(r.rest)+r.chunk-1)/r.chunk)
+		r.pause = r.interval / time.Duration(chunks)
+	}
+	n := min(r.chunk, len(r.rest))
+	due := r.rest[:n]
+	r.rest = r.rest[n:]
+	if len(r.rest) == 0 {
+		r.rest = nil
+	}
+	return due, r.pause
+}

@@ -1,0 +1,204 @@
+package hub
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// stream is a resident stream.
+type stream struct {
+	hub  *Hub
+	name backlog.StreamName
+
+	// references counts subscriptions, pending ones too; idleSince is when it
+	// last became 0. Both are guarded by Hub.mu.
+	references int
+	idleSince  time.Time
+
+	// mu guards everything below, and the tails, subscriptions and pages of the
+	// stream.
+	mu sync.Mutex
+	// current is the tail that subscriptions without a position start in; nil
+	// until the first load.
+	current *tail
+	// closed is the numbering that the stream had, while it is closed.
+	closed *tail
+	// former are tails that are no longer current and still have entries or
+	// readers; closed is one of them.
+	former []*tail
+	// state is the last one known; its Head and Closed follow the tail.
+	state backlog.StreamState
+	// confirmed is the number of the listening under which the current tail was
+	// last read.
+	confirmed uint64
+	// held are announcements that a read must explain.
+	held held
+	// pending are subscriptions that wait for a load.
+	pending []*pending
+	// loadQueued and refreshQueued are true while the stream is in that queue.
+	loadQueued, refreshQueued bool
+	// removed is true once the stream is no longer in the map.
+	removed bool
+	// used is when the stream was last announced or subscribed to.
+	used time.Time
+}
+
+// announce takes in an announcement. origin is that of the current listening.
+func (s *stream) announce(a *backlog.Announcement, origin uint64, hooks *hooks) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removed {
+		return
+	}
+	s.announceLocked(a, origin, hooks)
+}
+
+func (s *stream) announceLocked(a *backlog.Announcement, origin uint64, hooks *hooks) {
+	t, p := s.current, a.Frame.Position
+	switch {
+	case t == nil:
+		s.held.add(a)
+	case s.closed != nil && a.OwnEpoch == s.closed.own:
+		// Late: that numbering has ended, after everything in it.
+	case t.own == 0 || a.OwnEpoch != t.own:
+		s.holdLocked(a)
+	case a.Kind == backlog.AnnounceClosed:
+		s.announceClosedLocked(a, hooks)
+	case a.Origin != origin:
+		s.holdLocked(a)
+	case p.Sequence <= t.head.Sequence:
+		// Seen.
+	case a.Kind == backlog.AnnounceFrame && p == backlog.Position{Epoch: t.own ^ origin, Sequence: t.head.Sequence + 1}:
+		s.appendLocked(t, a, hooks)
+	default:
+		s.holdLocked(a)
+	}
+}
+
+// appendLocked appends the frame that is next in line.
+func (s *stream) appendLocked(t *tail, a *backlog.Announcement, hooks *hooks) {
+	t.add([]*entry{s.hub.entryOf(a.Frame)})
+	t.trim(s.hub.cfg.TailFrames, s.hub.cfg.TailBytes)
+	s.settleLocked(t)
+	s.used = time.Now()
+	s.hub.counts.appended.Add(1)
+	t.parked.wake(hooks)
+}
+
+// announceClosedLocked ends the tail if it has everything before the close.
+func (s *stream) announceClosedLocked(a *backlog.Announcement, hooks *hooks) {
+	t, last := s.current, a.Frame.Position
+	if last == t.head {
+		s.closeLocked(t, hooks)
+		return
+	}
+	if last.Sequence > t.head.Sequence {
+		t.closedAt = last
+	}
+	s.holdLocked(a)
+}
+
+// holdLocked keeps an announcement for the read that explains it.
+func (s *stream) holdLocked(a *backlog.Announcement) {
+	s.held.add(a)
+	s.queueRefreshLocked()
+}
+
+// closeLocked ends the current tail after its head and waits for the next
+// numbering.
+func (s *stream) closeLocked(t *tail, hooks *hooks) {
+	s.state.Closed, s.state.EverClosed, s.state.Head = true, true, t.head
+	s.forgetClosedLocked()
+	s.closed = t
+	s.current = waitingTail(t.own)
+	s.former = append(s.former, t)
+	s.endLocked(t, endedClosed, hooks)
+}
+
+// forgetClosedLocked gives up the closed numbering, because the stream was
+// opened again or is gone.
+func (s *stream) forgetClosedLocked() {
+	if t := s.closed; t != nil {
+		s.closed = nil
+		s.giveUpLocked(t)
+	}
+}
+
+// endLocked ends a tail that is in former.
+func (s *stream) endLocked(t *tail, how ending, hooks *hooks) {
+	t.retired, t.ending = false, how
+	t.parked.wake(hooks)
+	s.giveUpLocked(t)
+}
+
+// giveUpLocked lets go of a tail that nobody reads and nobody may start in.
+func (s *stream) giveUpLocked(t *tail) {
+	if t == s.current || t == s.closed || t.readers > 0 {
+		return
+	}
+	t.empty()
+	s.settleLocked(t)
+	if i := slices.Index(s.former, t); i >= 0 {
+		s.former = slices.Delete(s.former, i, i+1)
+	}
+}
+
+// settleLocked brings the hub's total up to date with a tail.
+func (s *stream) settleLocked(t *tail) {
+	s.hub.addTailBytes(t.bytes - t.counted)
+	t.counted = t.bytes
+}
+
+// shrink empties the stream's tails and returns the bytes that were freed.
+func (s *stream) shrink() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shrinkLocked()
+}
+
+func (s *stream) shrinkLocked() int {
+	freed := 0
+	for _, t := range append(slices.Clone(s.former), s.current) {
+		if t == nil {
+			continue
+		}
+		freed += t.bytes
+		t.empty()
+		s.settleLocked(t)
+	}
+	return freed
+}
+
+// remove frees a stream that is no longer in the map and has no subscription.
+func (s *stream) remove() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removed = true
+	s.shrinkLocked()
+	s.held = held{}
+}
+
+func (s *stream) queueLoadLocked() {
+	if !s.loadQueued {
+		s.loadQueued = true
+		s.hub.loads.push(s)
+	}
+}
+
+func (s *stream) queueRefreshLocked() {
+	if !s.refreshQueued && s.current != nil && !s.removed {
+		s.refreshQueued = true
+		s.hub.refreshes.push(s)
+	}
+}
+
+// queueRefresh queues a refresh, unless the stream is loading: then the load
+// reads it, or is repeated.
+func (s *stream) queueRefresh() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queueRefreshLocked()
+}

@@ -1,0 +1,321 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// ErrSubscriptionClosed is returned by reads of a subscription after its Close.
+var ErrSubscriptionClosed = errors.New("the subscription was closed")
+
+// Subscription delivers one stream from a start on. Its reads, TryNext and
+// Next, are for one goroutine at a time; the other methods may be called by
+// any.
+type Subscription struct {
+	hub        *Hub
+	stream     *stream
+	subscribed Subscribed
+
+	// The rest is guarded by stream.mu.
+
+	// tail holds the cursor; nil before the subscription has been placed.
+	tail *tail
+	// cursor is the last position handed over.
+	cursor backlog.Position
+	// mark is the sequence of the head when the subscription began or last had a
+	// Gap; once the cursor is there, CaughtUp is due, unless caughtUp.
+	mark     uint64
+	caughtUp bool
+	// turn, if not nil, is the Gap to hand over next, and where that leads.
+	turn *turn
+	// judging is true while a load decides where to go on.
+	judging bool
+	// page is being read or used for what is below the window.
+	page *page
+	// err ends the subscription.
+	err    error
+	closed bool
+
+	hook    func()
+	waitsIn *waiters
+	waitsAt int
+	// wakeup is what Next waits for; nil before the first Next.
+	wakeup chan struct{}
+}
+
+// turn is a Gap and the place after it.
+type turn struct {
+	gap   Gap
+	tail  *tail
+	after backlog.Position
+}
+
+// Subscribed tells where the subscription began.
+func (s *Subscription) Subscribed() Subscribed { return s.subscribed }
+
+// Position returns the last position handed over, or where delivery begins. A
+// subscription that waits for a stream's first frame is at 0-0.
+func (s *Subscription) Position() backlog.Position {
+	s.stream.mu.Lock()
+	defer s.stream.mu.Unlock()
+	return s.cursor
+}
+
+// SetWake sets the hook that is called when TryNext has returned false and
+// something may follow since. It is called once for each time, sometimes for
+// nothing, possibly once more while Close returns; from any goroutine and
+// without locks; it must not block. Set it before the first TryNext. Next sets
+// a hook of its own.
+func (s *Subscription) SetWake(hook func()) {
+	s.stream.mu.Lock()
+	defer s.stream.mu.Unlock()
+	s.hook = hook
+}
+
+// TryNext returns what follows, without blocking: frames of up to maxBytes
+// encoded bytes together, at least one, or a notice. It returns false if there
+// is nothing yet; then the wake hook will be called. What it returns counts as
+// handed over.
+//
+// The error is io.EOF after a Closed, ErrSubscriptionClosed after Close.
+func (s *Subscription) TryNext(maxBytes int) (Delivery, bool, error) {
+	s.stream.mu.Lock()
+	defer s.stream.mu.Unlock()
+	if s.err != nil {
+		return Delivery{}, false, s.err
+	}
+	for {
+		switch d, result := s.stepLocked(maxBytes); result {
+		case delivered:
+			return d, true, nil
+		case waits:
+			return Delivery{}, false, nil
+		case again:
+		}
+	}
+}
+
+// Next is TryNext that waits. Besides its errors it returns ctx's, and
+// ErrStopped when the hub has stopped and nothing is left.
+func (s *Subscription) Next(ctx context.Context, maxBytes int) (Delivery, error) {
+	wakeup := s.wakeOnChannel()
+	for {
+		d, ok, err := s.TryNext(maxBytes)
+		if ok || err != nil {
+			return d, err
+		}
+		select {
+		case <-wakeup:
+		case <-ctx.Done():
+			return Delivery{}, ctx.Err()
+		case <-s.hub.stopped:
+			return Delivery{}, ErrStopped
+		}
+	}
+}
+
+func (s *Subscription) wakeOnChannel() chan struct{} {
+	s.stream.mu.Lock()
+	defer s.stream.mu.Unlock()
+	if s.wakeup == nil {
+		wakeup := make(chan struct{}, 1)
+		s.wakeup, s.hook = wakeup, func() { signal(wakeup) }
+	}
+	return s.wakeup
+}
+
+// Close ends the subscription. It may be called more than once.
+func (s *Subscription) Close() {
+	if s.close() {
+		s.hub.release(s.stream)
+	}
+}
+
+func (s *Subscription) close() (first bool) {
+	s.stream.mu.Lock()
+	defer s.stream.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.closed = true
+	s.err = ErrSubscriptionClosed
+	s.turn = nil
+	s.leavePageLocked()
+	s.leaveTailLocked()
+	// A blocked Next finds the error.
+	if s.wakeup != nil {
+		signal(s.wakeup)
+	}
+	return true
+}
+
+// result says what a step came to.
+type result uint8
+
+const (
+	delivered result = iota
+	waits
+	again
+)
+
+// stepLocked answers: what follows the cursor?
+func (s *Subscription) stepLocked(maxBytes int) (Delivery, result) {
+	switch t := s.tail; {
+	case s.turn != nil:
+		return s.turnLocked(), delivered
+	case s.judging:
+		return Delivery{}, waits
+	case !s.caughtUp && s.cursor.Sequence >= s.mark:
+		s.caughtUp = true
+		return Delivery{Last: s.cursor, Notice: CaughtUp{Position: s.cursor}}, delivered
+	case s.page != nil:
+		return s.fromPageLocked(maxBytes)
+	case s.cursor.Sequence < t.base.Sequence:
+		s.page = s.hub.pageLocked(s.stream, t, t.readAfter(s.cursor))
+		return Delivery{}, again
+	case s.cursor.Sequence < t.head.Sequence:
+		frames, last := t.following(s.cursor.Sequence, s.limit(), maxBytes)
+		return s.framesLocked(frames, last), delivered
+	default:
+		return s.atEndLocked()
+	}
+}
+
+// limit is the sequence up to which frames may be delivered at once: CaughtUp
+// stands right after the mark.
+func (s *Subscription) limit() uint64 {
+	if s.caughtUp {
+		return backlog.MaxPositionValue
+	}
+	return s.mark
+}
+
+func (s *Subscription) framesLocked(frames [][]byte, last backlog.Position) Delivery {
+	s.cursor = last
+	return Delivery{Frames: frames, Last: last}
+}
+
+func (s *Subscription) fromPageLocked(maxBytes int) (Delivery, result) {
+	p := s.page
+	switch {
+	case !p.done:
+		s.waitLocked(&p.waiters)
+		return Delivery{}, waits
+	case p.err != nil:
+		s.leavePageLocked()
+		s.unreadableLocked()
+		return Delivery{}, again
+	}
+	entries := s.hub.pages.use(p)
+	from := s.cursor.Sequence - p.after.Sequence
+	if from >= uint64(len(entries)) {
+		// Used up, or evicted.
+		s.leavePageLocked()
+		return Delivery{}, again
+	}
+	frames, last := collect(entries[from:], s.limit(), maxBytes)
+	return s.framesLocked(frames, last), delivered
+}
+
+// atEndLocked is at the end of the tail.
+func (s *Subscription) atEndLocked() (Delivery, result) {
+	switch t := s.tail; t.ending {
+	case endedClosed:
+		s.err = io.EOF
+		s.leaveTailLocked()
+		return Delivery{Last: t.head, Notice: Closed{Last: t.head}}, delivered
+	case endedCut:
+		s.turnToNextLocked()
+		return Delivery{}, again
+	default:
+		s.waitLocked(&t.parked)
+		return Delivery{}, waits
+	}
+}
+
+// unreadableLocked: what follows the cursor cannot be read any more. If the
+// tail's successor is known the subscription goes on there; otherwise a load
+// decides, as for a new subscription.
+func (s *Subscription) unreadableLocked() {
+	if s.tail.ending == endedCut {
+		s.turnToNextLocked()
+		return
+	}
+	s.judging = true
+	s.stream.pending = append(s.stream.pending, &pending{start: After(s.cursor), sub: s})
+	s.stream.queueLoadLocked()
+}
+
+// turnToNextLocked prepares the way into the tail after a cut one.
+func (s *Subscription) turnToNextLocked() {
+	t, next := s.tail, s.tail.next
+	s.turn = &turn{tail: next, after: next.start, gap: Gap{
+		Reason:      t.reason,
+		Requested:   s.cursor,
+		Oldest:      next.start.Sequence + 1,
+		Head:        next.head,
+		ResumeAfter: next.start,
+	}}
+}
+
+// turnLocked hands over the Gap and moves the cursor, in one.
+func (s *Subscription) turnLocked() Delivery {
+	t := s.turn
+	s.turn = nil
+	s.enterLocked(t.tail, t.after)
+	s.mark, s.caughtUp = t.tail.head.Sequence, false
+	return Delivery{Last: t.after, Notice: t.gap}
+}
+
+// placeLocked puts the subscription where a load or the tail said.
+func (s *Subscription) placeLocked(a answer, first bool) {
+	s.judging = false
+	if first {
+		s.subscribed = a.subscribed
+		s.cursor = a.subscribed.ResumeAfter
+		s.mark = a.tail.head.Sequence
+	}
+	if a.gap != nil {
+		s.turn = &turn{gap: *a.gap, tail: a.tail, after: a.after}
+		return
+	}
+	s.enterLocked(a.tail, a.after)
+}
+
+// enterLocked moves the cursor into a tail.
+func (s *Subscription) enterLocked(t *tail, cursor backlog.Position) {
+	s.leavePageLocked()
+	s.leaveTailLocked()
+	t.readers++
+	s.tail, s.cursor = t, cursor
+}
+
+func (s *Subscription) leaveTailLocked() {
+	if s.waitsIn != nil {
+		s.waitsIn.remove(s)
+	}
+	if t := s.tail; t != nil {
+		s.tail = nil
+		t.readers--
+		s.stream.giveUpLocked(t)
+	}
+}
+
+func (s *Subscription) leavePageLocked() {
+	if s.waitsIn != nil {
+		s.waitsIn.remove(s)
+	}
+	if p := s.page; p != nil {
+		s.page = nil
+		s.hub.leavePageLocked(p)
+	}
+}
+
+func (s *Subscription) waitLocked(w *waiters) {
+	if s.waitsIn != w {
+		w.add(s)
+	}
+}
