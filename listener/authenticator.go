@@ -1,0 +1,153 @@
+package listener
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+	"slices"
+)
+
+// Errors of judging an envelope.
+var (
+	// ErrUnknownKey: the envelope names a key that the Authenticator does not
+	// have.
+	ErrUnknownKey = errors.New("the envelope is signed with an unknown key")
+	// ErrForged: the digest is wrong, or the notification came from another server
+	// process than the envelope says.
+	ErrForged = errors.New("the envelope is not authentic")
+	// ErrReplayed: the envelope is not newer than the last one of its server
+	// process, or older than the connection.
+	ErrReplayed = errors.New("the envelope was notified before")
+)
+
+// Key is a secret that publishers sign envelopes with.
+type Key struct {
+	ID     int64
+	Secret []byte
+}
+
+// maxMarks bounds how many server processes an Authenticator remembers, about
+// 1 MiB.
+const maxMarks = 16384
+
+// Authenticator tells envelopes that publishers wrote from those that anybody
+// else who may NOTIFY made up or repeated. It is for one goroutine.
+//
+// A transaction id is never given twice, and the transactions of one server
+// process get ascending ones. So an envelope must be above the last one of its
+// process, even if the process id has passed to another session.
+type Authenticator struct {
+	signers map[int64]*signer
+	origin  uint64
+	// floor: envelopes of transactions below it are refused, whatever their
+	// process.
+	floor uint64
+	marks map[uint32]mark
+	limit int
+}
+
+// mark is the place of the last envelope of a server process.
+type mark struct{ transaction, index uint64 }
+
+// NewAuthenticator returns one that has no keys.
+func NewAuthenticator() *Authenticator {
+	return &Authenticator{marks: map[uint32]mark{}, limit: maxMarks}
+}
+
+// SetKeys replaces all keys.
+func (a *Authenticator) SetKeys(keys []Key) {
+	a.signers = make(map[int64]*signer, len(keys))
+	for _, k := range keys {
+		a.signers[k.ID] = newSigner(k.Secret)
+	}
+}
+
+// HasKeys reports whether there is any key.
+func (a *Authenticator) HasKeys() bool { return len(a.signers) > 0 }
+
+// Connected prepares for a new connection. What the processes of the same server
+// have notified stays known. Another server (a promoted standby) may give lower
+// transaction ids.
+func (a *Authenticator) Connected(c Connected) {
+	if c.Listening.Origin != a.origin || c.Listening.Origin == 0 {
+		clear(a.marks)
+		a.floor = 0
+	}
+	a.origin = c.Listening.Origin
+	a.floor = max(a.floor, c.OldestTransaction)
+}
+
+// Open judges a notification and reads it. Errors are ErrUnknownVersion,
+// ErrUnreadable, ErrUnknownKey, ErrForged and ErrReplayed. After ErrUnknownKey
+// and ErrForged the same notification may be judged again with other keys.
+func (a *Authenticator) Open(n Notification) (Envelope, error) {
+	h, err := parseHeader(n.Payload)
+	if err != nil {
+		return Envelope{}, err
+	}
+	signer := a.signers[h.KeyID]
+	if signer == nil {
+		return Envelope{}, ErrUnknownKey
+	}
+	if h.PID != n.PID || !hmac.Equal([]byte(signer.digest(h.prefix, h.rest)), []byte(h.digest)) {
+		return Envelope{}, ErrForged
+	}
+	if !a.advance(h.PID, mark{h.Transaction, h.Index}) {
+		return Envelope{}, ErrReplayed
+	}
+	return h.open()
+}
+
+// advance moves the mark of a process; false if next is not above it.
+func (a *Authenticator) advance(pid uint32, next mark) bool {
+	last, known := a.marks[pid]
+	if next.transaction < a.floor || known && !next.above(last) {
+		return false
+	}
+	if !known && len(a.marks) >= a.limit {
+		a.forget()
+	}
+	a.marks[pid] = next
+	return true
+}
+
+func (m mark) above(other mark) bool {
+	if m.transaction != other.transaction {
+		return m.transaction > other.transaction
+	}
+	return m.index > other.index
+}
+
+// forget drops the older half of the marks. What they refused the floor refuses
+// from now on, and with it what transactions as old have yet to notify: that
+// takes one that stays open while thousands of sessions come, publish and go.
+func (a *Authenticator) forget() {
+	transactions := make([]uint64, 0, len(a.marks))
+	for _, m := range a.marks {
+		transactions = append(transactions, m.transaction)
+	}
+	slices.Sort(transactions)
+	middle := transactions[len(transactions)/2]
+	for pid, m := range a.marks {
+		if m.transaction <= middle {
+			delete(a.marks, pid)
+		}
+	}
+	a.floor = max(a.floor, middle+1)
+}
+
+// signer makes digests: HMAC-SHA-256, RFC 2104.
+type signer struct{ mac hash.Hash }
+
+func newSigner(secret []byte) *signer { return &signer{mac: hmac.New(sha256.New, secret)} }
+
+// digest signs an envelope without its digest.
+func (s *signer) digest(prefix, rest string) string {
+	s.mac.Reset()
+	_, _ = io.WriteString(s.mac, prefix) // a hash never fails
+	_, _ = io.WriteString(s.mac, rest)
+	return hex.EncodeToString(s.mac.Sum(nil))
+}

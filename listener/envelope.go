@@ -1,0 +1,272 @@
+package listener
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// Errors of reading an envelope.
+var (
+	// ErrUnreadable: the payload is no envelope.
+	ErrUnreadable = errors.New("the notification is not a readable envelope")
+	// ErrUnknownVersion: the payload is an envelope of a version that this program
+	// does not know; there may be a newer replica.
+	ErrUnknownVersion = errors.New("the envelope has an unknown version")
+)
+
+// version begins every envelope of this version.
+const version = "F1\t"
+
+// Envelope is the content of one NOTIFY. Its text form, whose fields are
+// separated by TAB, is a line
+//
+//	F1 KEYID DIGEST ORIGIN PID TRANSACTION INDEX
+//
+// and then, each after a LF, its entries
+//
+//	D CHANNEL SCOPE OWNEPOCH SEQUENCE MICROSECONDS CONTENTTYPE EVENTTYPE HEADERS PAYLOAD
+//	P CHANNEL SCOPE OWNEPOCH SEQUENCE ROWID
+//	C CHANNEL SCOPE OWNEPOCH SEQUENCE HEADORIGIN
+//
+// for a frame, a pointer to one, and a close. Numbers are decimal, the digest is
+// hexadecimal, headers are a JSON object or empty, a payload is base64. Names
+// and types have no control characters, so nothing is escaped. Fields may be
+// added at the end of a line.
+type Envelope struct {
+	// KeyID names the key of the digest.
+	KeyID int64
+	// Origin is that of the server that notified.
+	Origin uint64
+	// PID and Transaction are the server process and its transaction.
+	PID         uint32
+	Transaction uint64
+	// Index numbers the envelopes of the transaction, from 1.
+	Index uint64
+	// Announcements are in the order of commit.
+	Announcements []backlog.Announcement
+	// Skipped counts entries of a kind that this program does not know.
+	Skipped int
+}
+
+// DecodeEnvelope reads an envelope's text form. It does not check who wrote it:
+// see [Authenticator]. Errors are ErrUnknownVersion and ErrUnreadable. Nothing in
+// the result refers to payload's memory.
+func DecodeEnvelope(payload string) (Envelope, error) {
+	h, err := parseHeader(payload)
+	if err != nil {
+		return Envelope{}, err
+	}
+	return h.open()
+}
+
+// header is an envelope whose entries have not been read.
+type header struct {
+	Envelope
+
+	digest  string
+	prefix  string // signed, before the digest
+	rest    string // signed, after the digest
+	entries string // with a leading LF, or empty
+}
+
+func parseHeader(payload string) (header, error) {
+	if !strings.HasPrefix(payload, version) {
+		return header{}, versionError(payload)
+	}
+	id, after, found := strings.Cut(payload[len(version):], "\t")
+	if !found {
+		return header{}, ErrUnreadable
+	}
+	h := header{prefix: payload[:len(version)+len(id)+1]}
+	if h.digest, h.rest, found = strings.Cut(after, "\t"); !found {
+		return header{}, ErrUnreadable
+	}
+	line := h.rest
+	if i := strings.IndexByte(line, '\n'); i >= 0 {
+		line, h.entries = line[:i], line[i:]
+	}
+	fields := strings.Split(line, "\t")
+	if len(fields) < 4 {
+		return header{}, ErrUnreadable
+	}
+	var n numbers
+	h.KeyID = int64(n.parse(id, 63))
+	h.Origin = n.parse(fields[0], 63)
+	h.PID = uint32(n.parse(fields[1], 32))
+	h.Transaction = n.parse(fields[2], 64)
+	h.Index = n.parse(fields[3], 64)
+	if n.failed {
+		return header{}, ErrUnreadable
+	}
+	return h, nil
+}
+
+// versionError tells another version from garbage.
+func versionError(payload string) error {
+	tag, _, found := strings.Cut(payload, "\t")
+	if found && len(tag) > 1 && len(tag) <= 6 && tag[0] == 'F' {
+		var n numbers
+		if n.parse(tag[1:], 32); !n.failed {
+			return ErrUnknownVersion
+		}
+	}
+	return ErrUnreadable
+}
+
+// open reads the entries.
+func (h *header) open() (Envelope, error) {
+	e := h.Envelope
+	if h.entries == "" {
+		return e, nil
+	}
+	e.Announcements = make([]backlog.Announcement, 0, strings.Count(h.entries, "\n"))
+	for entry := range strings.SplitSeq(h.entries[1:], "\n") {
+		a, err := parseEntry(entry, h.Origin)
+		switch {
+		case errors.Is(err, errUnknownKind):
+			e.Skipped++
+		case err != nil:
+			return Envelope{}, err
+		default:
+			e.Announcements = append(e.Announcements, a)
+		}
+	}
+	return e, nil
+}
+
+var errUnknownKind = errors.New("unknown kind of entry")
+
+// parseEntry reads one entry. Strings of the result share one copy of the entry
+// without its payload: a frame that is kept must not keep its envelope.
+func parseEntry(entry string, origin uint64) (backlog.Announcement, error) {
+	kind, _, _ := strings.Cut(entry, "\t")
+	switch kind {
+	case "D":
+		return parseFrame(entry, origin)
+	case "P", "C":
+		fields := strings.Split(strings.Clone(entry), "\t")
+		if len(fields) < 6 {
+			return backlog.Announcement{}, ErrUnreadable
+		}
+		if kind == "P" {
+			return parseWhere(backlog.AnnouncePointer, fields, origin, fields[5])
+		}
+		var n numbers
+		headOrigin := n.parse(fields[5], 63)
+		if n.failed {
+			return backlog.Announcement{}, ErrUnreadable
+		}
+		return parseWhere(backlog.AnnounceClosed, fields, headOrigin, "")
+	}
+	return backlog.Announcement{}, errUnknownKind
+}
+
+// parseWhere reads what all kinds of entries begin with.
+func parseWhere(kind backlog.AnnouncementKind, fields []string, origin uint64, rowID string) (backlog.Announcement, error) {
+	a := backlog.Announcement{
+		Kind:   kind,
+		Stream: backlog.StreamName{Channel: fields[1], Scope: fields[2]},
+		Origin: origin,
+		RowID:  rowID,
+	}
+	var n numbers
+	a.OwnEpoch = n.parse(fields[3], 63)
+	a.Frame.Position = backlog.Position{Epoch: a.OwnEpoch ^ origin, Sequence: n.parse(fields[4], 63)}
+	if n.failed || a.Stream.Validate() != nil {
+		return backlog.Announcement{}, ErrUnreadable
+	}
+	return a, nil
+}
+
+func parseFrame(entry string, origin uint64) (backlog.Announcement, error) {
+	const before = 9 // fields before the payload
+	end := 0
+	for range before {
+		i := strings.IndexByte(entry[end:], '\t')
+		if i < 0 {
+			return backlog.Announcement{}, ErrUnreadable
+		}
+		end += i + 1
+	}
+	fields := strings.Split(strings.Clone(entry[:end-1]), "\t")
+	a, err := parseWhere(backlog.AnnounceFrame, fields, origin, "")
+	if err != nil {
+		return a, err
+	}
+	micros, err := strconv.ParseInt(fields[5], 10, 64)
+	if err != nil {
+		return backlog.Announcement{}, ErrUnreadable
+	}
+	a.Frame.Created = time.UnixMicro(micros).UTC()
+	a.Frame.ContentType, a.Frame.EventType = fields[6], fields[7]
+	if fields[8] != "" {
+		if err := json.Unmarshal([]byte(fields[8]), &a.Frame.Headers); err != nil {
+			return backlog.Announcement{}, ErrUnreadable
+		}
+	}
+	payload, _, _ := strings.Cut(entry[end:], "\t")
+	if a.Frame.Payload, err = decodeBase64(payload); err != nil {
+		return backlog.Announcement{}, ErrUnreadable
+	}
+	return a, nil
+}
+
+func decodeBase64(s string) ([]byte, error) {
+	// The decoder skips CR and LF wherever they stand; a CR is damage.
+	if strings.IndexByte(s, '\r') >= 0 {
+		return nil, ErrUnreadable
+	}
+	return base64.StdEncoding.Strict().DecodeString(s)
+}
+
+// numbers parses decimal numbers and remembers whether one failed.
+type numbers struct{ failed bool }
+
+func (n *numbers) parse(s string, bits int) uint64 {
+	v, err := strconv.ParseUint(s, 10, bits)
+	n.failed = n.failed || err != nil
+	return v
+}
+
+// EncodeEnvelope writes the text form of an envelope, signed with key; e.KeyID
+// and e.Skipped are ignored. The database's functions do the same in SQL; this
+// is for tests. It panics on headers that are not JSON, which cannot be.
+func EncodeEnvelope(key Key, e Envelope) string {
+	prefix := version + strconv.FormatInt(key.ID, 10) + "\t"
+	var rest strings.Builder
+	fmt.Fprintf(&rest, "%d\t%d\t%d\t%d", e.Origin, e.PID, e.Transaction, e.Index)
+	for _, a := range e.Announcements {
+		rest.WriteByte('\n')
+		rest.WriteString(encodeEntry(a))
+	}
+	return prefix + newSigner(key.Secret).digest(prefix, rest.String()) + "\t" + rest.String()
+}
+
+func encodeEntry(a backlog.Announcement) string {
+	where := fmt.Sprintf("\t%s\t%s\t%d\t%d\t", a.Stream.Channel, a.Stream.Scope, a.OwnEpoch, a.Frame.Position.Sequence)
+	switch a.Kind {
+	case backlog.AnnouncePointer:
+		return "P" + where + a.RowID
+	case backlog.AnnounceClosed:
+		return "C" + where + strconv.FormatUint(a.Origin, 10)
+	}
+	headers := ""
+	if a.Frame.Headers != nil {
+		b, err := json.Marshal(a.Frame.Headers)
+		if err != nil {
+			panic(err)
+		}
+		headers = string(b)
+	}
+	return "D" + where + strings.Join([]string{
+		strconv.FormatInt(a.Frame.Created.UnixMicro(), 10), a.Frame.ContentType, a.Frame.EventType, headers,
+		base64.StdEncoding.EncodeToString(a.Frame.Payload),
+	}, "\t")
+}

@@ -1,0 +1,231 @@
+package listener
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	code := pgtest.Run(m)
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+const patience = 20 * time.Second
+
+// eventually waits until condition holds.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	within(t, patience, what, condition)
+}
+
+func within(t testing.TB, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("waited %s for %s", limit, what)
+		}
+	}
+}
+
+// run runs f until the test ends, and fails the test if it fails.
+func run(t testing.TB, f func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Errorf("Run: %v", err)
+				}
+			case <-time.After(patience):
+				t.Error("Run did not return")
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// logBuffer collects log lines.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *logBuffer) lines() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Split(strings.TrimSpace(b.b.String()), "\n")
+}
+
+func (b *logBuffer) count(part string) int {
+	n := 0
+	for _, line := range b.lines() {
+		if strings.Contains(line, part) {
+			n++
+		}
+	}
+	return n
+}
+
+// start runs a listener.
+func start(t testing.TB, config Config) (*Listener, *logBuffer) {
+	t.Helper()
+	logs := &logBuffer{}
+	config.Logger = slog.New(slog.NewTextHandler(logs, nil))
+	if config.Instance == "" {
+		config.Instance = "test"
+	}
+	l, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, l.Run)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the listener's log:\n%s", strings.Join(logs.lines(), "\n"))
+		}
+	})
+	return l, logs
+}
+
+func ensure(t testing.TB, l *Listener, name string) backlog.Listening {
+	t.Helper()
+	listening, err := l.Ensure(t.Context(), name)
+	if err != nil {
+		t.Fatalf("Ensure(%q): %v", name, err)
+	}
+	return listening
+}
+
+func connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func query[T any](t testing.TB, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	var v T
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+func notify(t testing.TB, conn *pgx.Conn, name, payload string) {
+	t.Helper()
+	exec(t, conn, "select pg_notify($1, $2)", name, payload)
+}
+
+// killListeners ends the listeners' sessions in the database of conn.
+func killListeners(t testing.TB, conn *pgx.Conn) int {
+	t.Helper()
+	return query[int](t, conn, `select count(pg_terminate_backend(pid)) from pg_stat_activity
+		where application_name like 'fanfare-listen/%' and datname = current_database()`)
+}
+
+// recorder is a Consumer that remembers.
+type recorder struct {
+	mu       sync.Mutex
+	payloads []string
+	at       []time.Time
+	ups      []Connected
+	losses   int
+	block    func() // called by Notify, for consumers that break their promise
+}
+
+func (r *recorder) Listening(c Connected) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ups = append(r.ups, c)
+}
+
+func (r *recorder) Lost(error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.losses++
+}
+
+func (r *recorder) Notify(n Notification) {
+	if r.block != nil {
+		r.block()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.payloads = append(r.payloads, n.Payload)
+	r.at = append(r.at, time.Now())
+}
+
+func (r *recorder) has(payload string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.payloads, payload)
+}
+
+func (r *recorder) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.payloads)
+}
+
+func (r *recorder) lifes() (ups, losses int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.ups), r.losses
+}
+
+func attach(t testing.TB, l *Listener, name string) *recorder {
+	t.Helper()
+	r := &recorder{}
+	detach, err := l.Attach(name, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(detach)
+	return r
+}
