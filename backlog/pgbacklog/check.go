@@ -32,31 +32,40 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// server is what a server says of itself.
+type server struct {
+	version            int // as server_version_num
+	release, encoding  string
+	recovery, readOnly bool
+}
+
 // checkServer refuses servers that the store cannot work on and warns of those
 // with known bugs.
 func checkServer(ctx context.Context, q querier, logger *slog.Logger) error {
-	var version int
-	var release, encoding string
-	var recovery, readOnly bool
+	var s server
 	err := q.QueryRow(ctx, `select current_setting('server_version_num')::int, current_setting('server_version'),
 		current_setting('server_encoding'), pg_is_in_recovery(), current_setting('transaction_read_only')::boolean`).
-		Scan(&version, &release, &encoding, &recovery, &readOnly)
+		Scan(&s.version, &s.release, &s.encoding, &s.recovery, &s.readOnly)
 	if err != nil {
 		return explainConnect(err)
 	}
+	return s.judge(logger)
+}
+
+func (s server) judge(logger *slog.Logger) error {
 	switch {
-	case version < minServerVersion:
-		return fmt.Errorf("the server is PostgreSQL %s; Fanfare needs 15 or newer", release)
-	case encoding != "UTF8":
-		return fmt.Errorf("the database's encoding is %s; Fanfare needs UTF8: create the database with ENCODING 'UTF8'", encoding)
-	case recovery:
+	case s.version < minServerVersion:
+		return fmt.Errorf("the server is PostgreSQL %s; Fanfare needs 15 or newer", s.release)
+	case s.encoding != "UTF8":
+		return fmt.Errorf("the database's encoding is %s; Fanfare needs UTF8: create the database with ENCODING 'UTF8'", s.encoding)
+	case s.recovery:
 		return errors.New("the server is in recovery (a replica): it can neither be written to nor listened to; use the primary's URL, or list all hosts and add target_session_attrs=read-write")
-	case readOnly:
+	case s.readOnly:
 		return errors.New("transactions are read-only here; unset default_transaction_read_only for the role and the database")
 	}
-	if mended := mendedServerVersions[version/10000]; version < mended {
+	if mended := mendedServerVersions[s.version/10000]; s.version < mended {
 		logger.Warn("this PostgreSQL release has a bug that can make LISTEN fail; update the server",
-			"release", release, "mended_in", fmt.Sprintf("%d.%d", mended/10000, mended%10000))
+			"release", s.release, "mended_in", fmt.Sprintf("%d.%d", mended/10000, mended%10000))
 	}
 	return nil
 }

@@ -49,6 +49,8 @@ func Migrate(ctx context.Context, url, schema string, logger *slog.Logger) error
 	}
 	db := stdlib.OpenDB(*connConfig)
 	defer db.Close()
+	// One session for everything: it holds the lock.
+	db.SetMaxOpenConns(1)
 
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
@@ -106,22 +108,30 @@ func checkDirect(ctx context.Context, config *pgx.ConnConfig, logger *slog.Logge
 	return nil
 }
 
-// migrateOnce runs what migrations are missing, each in a transaction of its own.
-func migrateOnce(ctx context.Context, db *sql.DB, cfg Config) error {
+// migrateOnce runs what migrations are missing, each in a transaction of its
+// own, under the lock that makes concurrent starts wait for each other.
+func migrateOnce(ctx context.Context, db *sql.DB, cfg Config) (err error) {
+	if err := lockMigrations(ctx, db, cfg.Schema); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlockMigrations(context.WithoutCancel(ctx), db, cfg.Schema)) }()
+	if needed, err := needsMigration(ctx, db, cfg); err != nil || !needed {
+		return err
+	}
+	if err := createSchema(ctx, db, cfg.Schema); err != nil {
+		return err
+	}
 	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
 		return err
 	}
-	session := &migrationSession{cfg: cfg}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
-		goose.WithSessionLocker(session), goose.WithDisableGlobalRegistry(true))
+	// goose's own locker comes after it has created its table, and before the
+	// schema exists that table would be a temporary one.
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
 	}
 	results, err := provider.Up(ctx)
-	if errors.Is(err, errNothingToMigrate) {
-		return nil
-	}
 	for _, r := range results {
 		if r.Error == nil {
 			cfg.Logger.Info("migrated", "schema", cfg.Schema, "version", r.Source.Version, "duration", r.Duration)
@@ -130,45 +140,19 @@ func migrateOnce(ctx context.Context, db *sql.DB, cfg Config) error {
 	return err
 }
 
-// errNothingToMigrate: the schema has this binary's version, or a newer one that
-// lists this binary. A role without rights to change it gets no further.
-var errNothingToMigrate = errors.New("there is nothing to migrate")
-
-// migrationSession prepares the session in which goose migrates: under the lock
-// that makes concurrent starts wait for each other, it creates the schema and
-// refuses one that is too new.
-type migrationSession struct{ cfg Config }
-
 // migrationLockKey is an advisory lock's key, by schema. 2 tells it from the
 // schema's other advisory locks.
 const migrationLockKey = `hashtextextended($1, 2)`
 
-// SessionLock implements goose's lock.SessionLocker.
-func (m *migrationSession) SessionLock(ctx context.Context, conn *sql.Conn) error {
-	if err := m.lock(ctx, conn); err != nil {
-		return err
-	}
-	if err := m.prepare(ctx, conn); err != nil {
-		// goose unlocks only what was locked successfully.
-		return errors.Join(err, m.SessionUnlock(context.WithoutCancel(ctx), conn))
-	}
-	return nil
-}
-
-// SessionUnlock implements goose's lock.SessionLocker.
-func (m *migrationSession) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
-	_, err := conn.ExecContext(ctx, `select pg_advisory_unlock(`+migrationLockKey+`)`, m.cfg.Schema)
-	return err
-}
-
-// lock asks again and again instead of waiting in the server: a session that
-// waits there holds a snapshot, for which a concurrent index build waits.
-func (m *migrationSession) lock(ctx context.Context, conn *sql.Conn) error {
+// lockMigrations asks again and again instead of waiting in the server: a
+// session that waits there holds a snapshot, for which a concurrent index build
+// waits.
+func lockMigrations(ctx context.Context, db *sql.DB, schema string) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 20*time.Millisecond, time.Second
 	for {
 		var locked bool
-		err := conn.QueryRowContext(ctx, `select pg_try_advisory_lock(`+migrationLockKey+`)`, m.cfg.Schema).Scan(&locked)
+		err := db.QueryRowContext(ctx, `select pg_try_advisory_lock(`+migrationLockKey+`)`, schema).Scan(&locked)
 		if err != nil || locked {
 			return err
 		}
@@ -178,41 +162,55 @@ func (m *migrationSession) lock(ctx context.Context, conn *sql.Conn) error {
 	}
 }
 
-// prepare runs under the lock.
-func (m *migrationSession) prepare(ctx context.Context, conn *sql.Conn) error {
-	if err := m.checkVersion(ctx, conn); err != nil {
+func unlockMigrations(ctx context.Context, db *sql.DB, schema string) error {
+	_, err := db.ExecContext(ctx, `select pg_advisory_unlock(`+migrationLockKey+`)`, schema)
+	return err
+}
+
+// needsMigration is false if the schema has this binary's version, or a newer one
+// that lists this binary: then a role without rights to change it may go on. One
+// that does not list it is an error.
+func needsMigration(ctx context.Context, db *sql.DB, cfg Config) (bool, error) {
+	var settings schemaSettings
+	err := withConn(ctx, db, func(conn *pgx.Conn) (err error) {
+		settings, err = readSettings(ctx, conn, cfg.Schema)
+		return err
+	})
+	if err != nil || settings.version < schemaVersion {
+		return true, err
+	}
+	if settings.version > schemaVersion {
+		cfg.Logger.Info("the schema is newer than this binary", "schema", cfg.Schema, "version", settings.version, "binary", schemaVersion)
+	}
+	return false, versionError(cfg.Schema, settings.version, settings.oldestBinary)
+}
+
+// withConn lends the driver's connection.
+func withConn(ctx context.Context, db *sql.DB, do func(*pgx.Conn) error) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
 		return err
 	}
+	defer conn.Close()
+	return conn.Raw(func(driver any) error { return do(driver.(*stdlib.Conn).Conn()) })
+}
+
+// createSchema creates the schema if it does not exist: IF NOT EXISTS alone would
+// ask for the right to create it all the same. From then on the session gives up
+// a lock that it does not get.
+func createSchema(ctx context.Context, db *sql.DB, schema string) error {
 	var exists bool
-	err := conn.QueryRowContext(ctx, `select exists (select from pg_namespace where nspname = $1)`, m.cfg.Schema).Scan(&exists)
+	err := db.QueryRowContext(ctx, `select exists (select from pg_namespace where nspname = $1)`, schema).Scan(&exists)
 	if err != nil {
 		return err
 	}
 	if !exists {
-		if _, err := conn.ExecContext(ctx, `create schema `+pgx.Identifier{m.cfg.Schema}.Sanitize()); err != nil {
+		if _, err := db.ExecContext(ctx, `create schema `+pgx.Identifier{schema}.Sanitize()); err != nil {
 			return err
 		}
 	}
-	_, err = conn.ExecContext(ctx, `select set_config('lock_timeout', $1, false)`, fmt.Sprintf("%dms", migrationLockTimeout.Milliseconds()))
+	_, err = db.ExecContext(ctx, `select set_config('lock_timeout', $1, false)`, fmt.Sprintf("%dms", migrationLockTimeout.Milliseconds()))
 	return err
-}
-
-func (m *migrationSession) checkVersion(ctx context.Context, conn *sql.Conn) error {
-	var settings schemaSettings
-	err := conn.Raw(func(driver any) (err error) {
-		settings, err = readSettings(ctx, driver.(*stdlib.Conn).Conn(), m.cfg.Schema)
-		return err
-	})
-	if err != nil || settings.version < schemaVersion {
-		return err
-	}
-	if err := versionError(m.cfg.Schema, settings.version, settings.oldestBinary); err != nil {
-		return err
-	}
-	if settings.version > schemaVersion {
-		m.cfg.Logger.Info("the schema is newer than this binary, which may use it", "schema", m.cfg.Schema, "version", settings.version, "binary", schemaVersion)
-	}
-	return errNothingToMigrate
 }
 
 // explainMigration says what to do about an error of a migration.

@@ -74,17 +74,6 @@ func migrate(t *testing.T, url, schema string) {
 	}
 }
 
-// connect returns a session of the test's own.
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 // execute runs SQL statements in a session of their own.
 func execute(t *testing.T, url string, sql string, args ...any) {
 	t.Helper()
