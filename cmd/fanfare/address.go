@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// unixPrefix begins the address of a Unix socket, as in unix:///run/fanfare.sock.
+const unixPrefix = "unix://"
+
+// socketMode lets only the user that runs the server connect: whoever can may
+// publish and read everything.
+const socketMode = 0o600
+
+// checkAddress checks an address to serve on, without opening it. Without
+// authentication whoever reaches the server may publish and read everything, so
+// only this host may, unless remote is true.
+func checkAddress(ctx context.Context, address string, remote bool) error {
+	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
+		if !strings.HasPrefix(path, "/") {
+			return usagef("--grpc %q: a Unix socket is written unix:///PATH, with an absolute path", address)
+		}
+		return nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return usagef("--grpc %q is neither host:port nor unix:///PATH", address)
+	}
+	if remote || isLoopback(ctx, host) {
+		return nil
+	}
+	return usagef("--grpc %s would let other hosts connect, without authentication: bind to 127.0.0.1 or a Unix socket, or accept that with --insecure-allow-remote", address)
+}
+
+// isLoopback reports whether all addresses of host are loopback ones. The empty
+// host means all interfaces.
+func isLoopback(ctx context.Context, host string) bool {
+	if ip := net.ParseIP(host); ip != nil {
+		return ip.IsLoopback()
+	}
+	if host == "" {
+		return false
+	}
+	ips, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	if err != nil || len(ips) == 0 {
+		return false
+	}
+	for _, ip := range ips {
+		if !ip.IP.IsLoopback() {
+			return false
+		}
+	}
+	return true
+}
+
+// listen opens an address that passed checkAddress.
+func listen(ctx context.Context, address string) (socket, error) {
+	path, ok := strings.CutPrefix(address, unixPrefix)
+	if !ok {
+		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("%s is in use by another process: stop it, or choose another address with --grpc", address)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--grpc %s: %w", address, err)
+		}
+		return lis.(*net.TCPListener), nil
+	}
+	if err := removeStaleSocket(path); err != nil {
+		return nil, err
+	}
+	return listenUnix(path)
+}
+
+// listenUnix makes the socket under another name and renames it when it has its
+// mode: it never stands under its own name with a wider one. The umask would be
+// simpler, but belongs to the whole process.
+func listenUnix(path string) (socket, error) {
+	hidden := fmt.Sprintf("%s.%d", path, os.Getpid())
+	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("--grpc %s%s: %w", unixPrefix, path, err)
+	}
+	lis.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(hidden, socketMode), os.Rename(hidden, path)); err != nil {
+		return nil, errors.Join(err, lis.Close(), os.Remove(hidden))
+	}
+	return &unixListener{lis, path}, nil
+}
+
+// unixListener removes its socket when it is closed.
+type unixListener struct {
+	*net.UnixListener
+	path string
+}
+
+func (l *unixListener) Close() error {
+	// Removed first: afterwards another server may have made its own there.
+	err := os.Remove(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, l.UnixListener.Close())
+}
+
+func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+// removeStaleSocket removes a socket that a killed server left behind. One that
+// a process still serves on, and what is no socket, is left and is an error.
+func removeStaleSocket(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSocket == 0:
+		return fmt.Errorf("%s exists and is not a socket: remove it, or choose another path with --grpc", path)
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		conn.Close()
+		return fmt.Errorf("another process serves on %s: stop it, or choose another path with --grpc", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("find out whether %s is in use: %w", path, err)
+	}
+	return os.Remove(path)
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+const (
+	defaultAddress = "127.0.0.1:7420"
+	defaultTimeout = 30 * time.Second
+
+	// maxMessageBytes bounds what a command takes from a server, and as a payload
+	// or a line from its input. It is far above what --max-frame-bytes may be, so
+	// that the server's limit is the one that is met.
+	maxMessageBytes = 16 << 20
+)
+
+// connection is where a client command connects to.
+type connection struct {
+	server  string
+	timeout time.Duration
+}
+
+func (c *connection) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.server, "server", defaultAddress, "address of the server: host:port or unix:///PATH")
+}
+
+func (c *connection) addTimeoutFlag(cmd *cobra.Command, timeout time.Duration, usage string) {
+	cmd.Flags().DurationVar(&c.timeout, "timeout", timeout, usage+"; 0 waits for ever")
+}
+
+// dial returns a connection, which is made when it is first used.
+func (c *connection) dial() (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient(c.server,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)))
+	if err != nil {
+		return nil, usagef("--server %q is not an address: %v", c.server, err)
+	}
+	return conn, nil
+}
+
+// call connects, and calls do with a context that ends after the timeout. do's
+// error is made readable.
+func (c *connection) call(ctx context.Context, do func(context.Context, *grpc.ClientConn) error) error {
+	conn, err := c.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if c.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.timeout)
+		defer cancel()
+	}
+	return c.explain(do(ctx, conn))
+}
+
+// explain turns the status of a call into what a person at a shell needs: the
+// server's message and what to do. Other errors stay as they are.
+func (c *connection) explain(err error) error {
+	st, isStatus := status.FromError(err)
+	if err == nil || !isStatus {
+		return err
+	}
+	reason := errorReason(st)
+	switch {
+	case st.Code() == codes.Unavailable && reason == "":
+		return fmt.Errorf("no server answers at %s: %s; start one with fanfare serve, or name it with --server", c.server, transportCause(st.Message()))
+	case st.Code() == codes.Unimplemented:
+		return fmt.Errorf("the server at %s is not a Fanfare server, or an older one: %s", c.server, st.Message())
+	case st.Code() == codes.DeadlineExceeded:
+		return fmt.Errorf("the server at %s did not answer in time (--timeout %s): %s", c.server, c.timeout, st.Message())
+	case st.Code() == codes.Canceled:
+		return fmt.Errorf("interrupted")
+	case reason == "":
+		return fmt.Errorf("%s (%s)", st.Message(), st.Code())
+	default:
+		return fmt.Errorf("%s (%s, %s)", st.Message(), st.Code(), reason)
+	}
+}
+
+// errorReason is the server's reason, or "" for a status that no Fanfare server
+// made, such as one of the transport.
+func errorReason(st *status.Status) string {
+	for _, detail := range st.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info.Reason
+		}
+	}
+	return ""
+}
+
+// transportCause drops gRPC's wrapping from a transport's error.
+func transportCause(message string) string {
+	if i := strings.LastIndex(message, "desc = "); i >= 0 {
+		message = message[i+len("desc = "):]
+	}
+	return strings.Trim(message, `"`)
+}
+
+// streamArguments requires exactly CHANNEL and SCOPE, both a valid name.
+func streamArguments(_ *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return usagef("CHANNEL and SCOPE are needed, and nothing else; got %d arguments (an empty scope is '')", len(args))
+	}
+	if err := streamOf(args).Validate(); err != nil {
+		return usagef("%v", err)
+	}
+	return nil
+}
+
+func streamOf(args []string) backlog.StreamName {
+	return backlog.StreamName{Channel: args[0], Scope: args[1]}
+}
+
+// positionText is a position of the protocol in its text form. The absent one
+// is 0-0.
+func positionText(p *fanfarev1.Position) string {
+	return backlog.Position{Epoch: p.GetEpoch(), Sequence: p.GetSequence()}.String()
+}

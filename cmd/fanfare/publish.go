@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// publishOptions are the flags of fanfare publish.
+type publishOptions struct {
+	connection
+	data, file             string
+	lines                  bool
+	eventType, contentType string
+	headers                []string
+	key                    string
+	expected               uint64
+	json                   bool
+}
+
+func (p *program) publishCommand() *cobra.Command {
+	var o publishOptions
+	cmd := &cobra.Command{
+		Use:   "publish CHANNEL SCOPE",
+		Short: "Publish a frame, or each line of standard input as one",
+		Long: `Publishes a frame and prints its position, EPOCH-SEQUENCE, after the commit.
+
+Without --data or --file the payload is the whole of standard input. With
+--lines each line of it is a frame: the line feed is stripped, everything else
+is kept, empty lines too. The first line that is refused ends the input; lines
+already on their way are published.`,
+		Example: `  fanfare publish chat/messages lobby --data 'hello'
+  fanfare publish images plan-7 --file plan.png --content-type image/png
+  jq -c '.[]' rows.json | fanfare publish import run-12 --lines
+  fanfare publish orders 4711 --data paid --key payment-99       # safe to retry
+  fanfare publish orders 4711 --data paid --expected 3           # only as number 4`,
+		Args: streamArguments,
+		RunE: action(func(cmd *cobra.Command, args []string) error {
+			frame, err := o.frame(cmd, args)
+			if err != nil {
+				return err
+			}
+			if o.lines {
+				return p.publishLines(cmd.Context(), &o, frame)
+			}
+			return p.publishOne(cmd.Context(), &o, cmd, frame)
+		}),
+	}
+	o.addFlags(cmd)
+	o.addTimeoutFlag(cmd, defaultTimeout, "how long to wait for the answer; does not apply to --lines")
+	f := cmd.Flags()
+	f.StringVar(&o.data, "data", "", "the payload, as text")
+	f.StringVar(&o.file, "file", "", "the file that is the payload")
+	f.BoolVar(&o.lines, "lines", false, "publish each line of standard input as a frame; not with --key or --expected")
+	f.StringVar(&o.eventType, "event-type", "", "the frame's event type")
+	f.StringVar(&o.contentType, "content-type", "", "the frame's content type, such as application/json")
+	f.StringArrayVar(&o.headers, "header", nil, "a header, `NAME=VALUE`; may be repeated")
+	f.StringVar(&o.key, "key", "", "idempotency key: publishing again under it stores nothing and prints the first position")
+	f.Uint64Var(&o.expected, "expected", 0, "publish only if this is the sequence of the stream's newest frame; 0: it has none")
+	f.BoolVar(&o.json, "json", false, "print a JSON object for each position")
+	return cmd
+}
+
+// frame makes the frame to publish, without its payload.
+func (o *publishOptions) frame(cmd *cobra.Command, args []string) (*fanfarev1.NewFrame, error) {
+	stream := streamOf(args)
+	frame := &fanfarev1.NewFrame{
+		Channel:        stream.Channel,
+		Scope:          stream.Scope,
+		ContentType:    o.contentType,
+		EventType:      o.eventType,
+		IdempotencyKey: o.key,
+	}
+	if cmd.Flags().Changed("expected") {
+		frame.ExpectedSequence = &o.expected
+	}
+	var err error
+	frame.Headers, err = parseHeaders(o.headers)
+	return frame, err
+}
+
+func parseHeaders(entries []string) (map[string]string, error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	headers := make(map[string]string, len(entries))
+	for _, entry := range entries {
+		name, value, found := strings.Cut(entry, "=")
+		if !found || name == "" {
+			return nil, usagef("--header %q is not NAME=VALUE", entry)
+		}
+		if _, twice := headers[name]; twice {
+			return nil, usagef("--header %s is given twice", name)
+		}
+		headers[name] = value
+	}
+	return headers, nil
+}
+
+// publishOne publishes one frame and prints its position.
+func (p *program) publishOne(ctx context.Context, o *publishOptions, cmd *cobra.Command, frame *fanfarev1.NewFrame) error {
+	var err error
+	if frame.Payload, err = p.payload(ctx, o, cmd); err != nil {
+		return err
+	}
+	return o.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		answer, err := fanfarev1.NewFanfareServiceClient(conn).Publish(ctx, &fanfarev1.PublishRequest{Frame: frame})
+		if err != nil {
+			return err
+		}
+		out := bufio.NewWriter(p.stdout)
+		printer := positionPrinter{out, o.json}
+		if err := printer.print(answer, 0); err != nil {
+			return err
+		}
+		if answer.GetDuplicate() && !o.json {
+			fmt.Fprintln(p.stderr, "the key is known: nothing was stored, this is the position of the first publish")
+		}
+		return flush(out)
+	})
+}
+
+// payload reads the payload from where the flags say.
+func (p *program) payload(ctx context.Context, o *publishOptions, cmd *cobra.Command) ([]byte, error) {
+	switch {
+	case cmd.Flags().Changed("data"):
+		return []byte(o.data), nil
+	case cmd.Flags().Changed("file"):
+		file, err := os.Open(o.file)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		return readPayload(file)
+	default:
+		if isTerminal(p.stdin) {
+			fmt.Fprintln(p.stderr, "reading the payload from the terminal; end it with Ctrl-D, or give --data")
+		}
+		return interruptible(ctx, func() ([]byte, error) { return readPayload(p.stdin) })
+	}
+}
+
+// readPayload reads everything, within reason.
+func readPayload(r io.Reader) ([]byte, error) {
+	payload, err := io.ReadAll(io.LimitReader(r, maxMessageBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the payload: %w", err)
+	}
+	if len(payload) > maxMessageBytes {
+		return nil, fmt.Errorf("the payload has more than %d bytes", maxMessageBytes)
+	}
+	return payload, nil
+}
+
+// interruptible returns what read does, or an error as soon as ctx ends. A read
+// of standard input cannot be cancelled: it is then left to the process's end.
+func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	c := make(chan received[T], 1)
+	go func() {
+		value, err := read()
+		c <- received[T]{value, err}
+	}()
+	select {
+	case r := <-c:
+		return r.message, r.err
+	case <-ctx.Done():
+		var none T
+		return none, errors.New("interrupted while reading standard input; nothing was published")
+	}
+}
+
+// isTerminal reports whether r is a terminal, where nothing comes by itself.
+func isTerminal(r io.Reader) bool {
+	file, ok := r.(*os.File)
+	if !ok {
+		return false
+	}
+	stat, err := file.Stat()
+	return err == nil && stat.Mode()&os.ModeCharDevice != 0 && file.Name() != os.DevNull
+}
+
+// positionPrinter prints what became of published frames.
+type positionPrinter struct {
+	out  io.Writer
+	json bool
+}
+
+// publishedJSON is what publish prints for a frame with --json.
+type publishedJSON struct {
+	Type      string `json:"type"`
+	Position  string `json:"position"`
+	Duplicate bool   `json:"duplicate"`
+	// Line counts from 1, with --lines.
+	Line uint64 `json:"line,omitempty"`
+}
+
+// print prints one answer; line is 0 without --lines.
+func (p positionPrinter) print(answer *fanfarev1.PublishResponse, line uint64) error {
+	position := positionText(answer.GetPosition())
+	var err error
+	if p.json {
+		err = newJSONLines(p.out).write(publishedJSON{"published", position, answer.GetDuplicate(), line})
+	} else {
+		_, err = fmt.Fprintln(p.out, position)
+	}
+	if err != nil {
+		return &outputError{err}
+	}
+	return nil
+}
+
+func flush(out *bufio.Writer) error {
+	if err := out.Flush(); err != nil {
+		return &outputError{err}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// streamsPageSize is the number of streams asked for at a time, the most that a
+// page may have.
+const streamsPageSize = 1000
+
+func (p *program) streamsCommand() *cobra.Command {
+	var c connection
+	var channel string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "streams",
+		Short: "List streams",
+		Long:  `Lists all streams, or those of one channel, in byte order of channel and scope.`,
+		Example: `  fanfare streams
+  fanfare streams --channel chat/messages
+  fanfare streams --json | jq -r 'select(.closed) | .scope'`,
+		Args: noArguments,
+		RunE: action(func(cmd *cobra.Command, _ []string) error {
+			out := bufio.NewWriter(p.stdout)
+			err := c.listStreams(cmd.Context(), channel, newStreamLister(out, asJSON))
+			if flushing := flush(out); err == nil {
+				err = flushing
+			}
+			return err
+		}),
+	}
+	c.addFlags(cmd)
+	c.addTimeoutFlag(cmd, defaultTimeout, "how long to wait for each page")
+	cmd.Flags().StringVar(&channel, "channel", "", "only streams of this channel")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each stream")
+	return cmd
+}
+
+// listStreams hands every page of streams to list.
+func (c *connection) listStreams(ctx context.Context, channel string, list func([]*fanfarev1.Stream) error) error {
+	request := &fanfarev1.ListStreamsRequest{Channel: channel, PageSize: streamsPageSize}
+	for {
+		var page *fanfarev1.ListStreamsResponse
+		err := c.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			page, err = fanfarev1.NewFanfareServiceClient(conn).ListStreams(ctx, request)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := list(page.GetStreams()); err != nil {
+			return &outputError{err}
+		}
+		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
+			return nil
+		}
+	}
+}
+
+// newStreamLister returns a function that prints a page of streams: as JSON, or
+// as rows of a table.
+func newStreamLister(out io.Writer, asJSON bool) func([]*fanfarev1.Stream) error {
+	if asJSON {
+		lines := newJSONLines(out)
+		return func(page []*fanfarev1.Stream) error {
+			for _, stream := range page {
+				if err := lines.write(newStreamJSON(stream)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "CHANNEL\tSCOPE\tHEAD\tOLDEST\tSTATE\tSUBSCRIBERS\tUPDATED")
+	return func(page []*fanfarev1.Stream) error {
+		for _, s := range page {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%d\t%s\n", s.GetChannel(), s.GetScope(), positionText(s.GetHead()),
+				s.GetOldest(), stateText(s), s.GetSubscribers(), s.GetUpdated().AsTime().Format(time.DateTime))
+		}
+		// Columns are aligned within a page, so that memory is bounded by one.
+		return table.Flush()
+	}
+}
+
+func stateText(s *fanfarev1.Stream) string {
+	if s.GetClosed() {
+		return "closed"
+	}
+	return "open"
+}
+
+// streamJSON is what streams --json prints for a stream.
+type streamJSON struct {
+	Channel     string    `json:"channel"`
+	Scope       string    `json:"scope"`
+	Head        string    `json:"head"`
+	Oldest      uint64    `json:"oldest"`
+	Closed      bool      `json:"closed"`
+	Subscribers uint32    `json:"subscribers"`
+	Created     time.Time `json:"created"`
+	Updated     time.Time `json:"updated"`
+}
+
+func newStreamJSON(s *fanfarev1.Stream) streamJSON {
+	return streamJSON{
+		Channel:     s.GetChannel(),
+		Scope:       s.GetScope(),
+		Head:        positionText(s.GetHead()),
+		Oldest:      s.GetOldest(),
+		Closed:      s.GetClosed(),
+		Subscribers: s.GetSubscribers(),
+		Created:     s.GetCreated().AsTime(),
+		Updated:     s.GetUpdated().AsTime(),
+	}
+}

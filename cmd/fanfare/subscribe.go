@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// subscribeOptions are the flags of fanfare subscribe.
+type subscribeOptions struct {
+	connection
+	from  string
+	last  uint64
+	count uint64
+	json  bool
+}
+
+func (p *program) subscribeCommand() *cobra.Command {
+	var o subscribeOptions
+	cmd := &cobra.Command{
+		Use:   "subscribe CHANNEL SCOPE",
+		Short: "Print a stream's frames as they are published",
+		Long: `Prints the frames of a stream: first those of the backlog, then each one as it
+is published, until Ctrl-C, --count frames, or the close of the stream.
+
+Without --json each payload goes to standard output, followed by a newline, and
+notices go to standard error. With --json each frame and notice is one object on
+a line of standard output, with its type (subscribed, frame, caught_up, gap,
+progress, status, closed, closing) and its position.
+
+When the server goes away the command fails, and says on standard error with
+which --from it can be continued, on this server or another.`,
+		Example: `  fanfare subscribe chat/messages lobby
+  fanfare subscribe chat/messages lobby --from live
+  fanfare subscribe orders 4711 --last 10 --count 10 --json
+  fanfare subscribe orders 4711 --from 6121518418436913241-17    # what follows it`,
+		Args: streamArguments,
+		RunE: action(func(cmd *cobra.Command, args []string) error {
+			request, err := o.request(cmd, args)
+			if err != nil {
+				return err
+			}
+			return p.subscribe(cmd.Context(), &o, request)
+		}),
+	}
+	o.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.from, "from", "oldest", "where to begin: oldest, live, or after a position, `EPOCH-SEQUENCE`")
+	f.Uint64Var(&o.last, "last", 0, "begin with the newest N frames; not with --from")
+	f.Uint64Var(&o.count, "count", 0, "end after N frames; 0: never")
+	f.BoolVar(&o.json, "json", false, "print a JSON object for each frame and notice")
+	return cmd
+}
+
+// request makes the request that the flags ask for.
+func (o *subscribeOptions) request(cmd *cobra.Command, args []string) (*fanfarev1.SubscribeRequest, error) {
+	stream := streamOf(args)
+	request := &fanfarev1.SubscribeRequest{Channel: stream.Channel, Scope: stream.Scope}
+	switch {
+	case cmd.Flags().Changed("last"):
+		request.Start = &fanfarev1.SubscribeRequest_Last{Last: o.last}
+	case o.from == "oldest":
+		request.Start = &fanfarev1.SubscribeRequest_Oldest{Oldest: true}
+	case o.from == "live":
+		request.Start = &fanfarev1.SubscribeRequest_Live{Live: true}
+	default:
+		after, err := backlog.ParsePosition(o.from)
+		if err != nil {
+			return nil, usagef("--from is oldest, live or a position: %v", err)
+		}
+		request.Start = &fanfarev1.SubscribeRequest_After{
+			After: &fanfarev1.Position{Epoch: after.Epoch, Sequence: after.Sequence},
+		}
+	}
+	return request, nil
+}
+
+// subscribe prints until the end of the stream, the wanted number of frames, or
+// the end of ctx, which are all a good end.
+func (p *program) subscribe(ctx context.Context, o *subscribeOptions, request *fanfarev1.SubscribeRequest) error {
+	conn, err := o.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	callCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	call, err := fanfarev1.NewFanfareServiceClient(conn).Subscribe(callCtx, request)
+	if err != nil {
+		return o.explain(err)
+	}
+	out := bufio.NewWriterSize(p.stdout, 64<<10)
+	printer := &framePrinter{out: out, notices: p.stderr, json: o.json, wanted: o.count}
+	err = printer.printAll(receive(call.Recv, callCtx.Done()))
+	if flushing := flush(out); flushing != nil {
+		return flushing
+	}
+	if err == nil || ctx.Err() != nil {
+		return nil
+	}
+	if printer.resumable && resumable(err) {
+		fmt.Fprintf(p.stderr, "continue with --from %s\n", positionText(printer.last))
+	}
+	return o.explain(err)
+}
+
+// resumable reports whether a subscription that ended with err can be continued
+// with its last position.
+func resumable(err error) bool {
+	var output *outputError
+	return !errors.As(err, &output) && status.Code(err) != codes.InvalidArgument
+}
+
+// framePrinter prints what a subscription brings.
+type framePrinter struct {
+	out     *bufio.Writer
+	notices io.Writer
+	json    bool
+	// wanted is how many frames to print, 0 meaning all.
+	wanted, printed uint64
+	// last is the last position seen, once resumable is true.
+	last      *fanfarev1.Position
+	resumable bool
+}
+
+// printAll prints until the call or the wanted number of frames ends: nil at
+// the close of the stream too.
+func (p *framePrinter) printAll(responses <-chan received[*fanfarev1.SubscribeResponse]) error {
+	for {
+		response, err := nextFlushed(responses, p.out)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, frame := range response.GetFrames() {
+			if err := p.printFrame(frame); err != nil {
+				return &outputError{err}
+			}
+			if p.printed++; p.printed == p.wanted {
+				return nil
+			}
+		}
+		if err := p.printNotice(response); err != nil {
+			return &outputError{err}
+		}
+	}
+}
+
+func (p *framePrinter) printFrame(frame *fanfarev1.Frame) error {
+	p.moveTo(frame.GetPosition())
+	if p.json {
+		return newJSONLines(p.out).write(newFrameJSON(frame))
+	}
+	if _, err := p.out.Write(frame.GetPayload()); err != nil {
+		return err
+	}
+	return p.out.WriteByte('\n')
+}
+
+func (p *framePrinter) printNotice(response *fanfarev1.SubscribeResponse) error {
+	notice := newNotice(response)
+	if notice == nil {
+		return nil // frames, or a notice of a newer server
+	}
+	if notice.position != nil {
+		p.moveTo(notice.position)
+	}
+	if p.json {
+		return newJSONLines(p.out).write(notice.object)
+	}
+	if notice.text == "" {
+		return nil
+	}
+	// What was printed before the notice must be seen before it.
+	if err := p.out.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(p.notices, notice.text)
+	return err
+}
+
+// moveTo notes the last position seen, in a frame or a notice.
+func (p *framePrinter) moveTo(position *fanfarev1.Position) {
+	p.last, p.resumable = position, true
+}
