@@ -118,8 +118,11 @@ func (c *committer) direct(ctx context.Context, repeatable bool, run directFunc)
 		default:
 			return certain(err)
 		}
-		if !pause(ctx, l.pause(time.Since(start))) || ctx.Err() != nil {
+		if !pause(ctx, l.pause(time.Since(start))) {
 			return certain(ctx.Err())
+		}
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < minAttemptTime {
+			return certain(context.DeadlineExceeded)
 		}
 	}
 }

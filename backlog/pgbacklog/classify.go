@@ -48,8 +48,21 @@ func (e *commitError) Unwrap() error { return e.err }
 // errRolledBack: COMMIT answered that the transaction was rolled back.
 var errRolledBack = errors.New("the transaction was rolled back")
 
+// errOutOfTime: the statement exceeded the limit that its callers' deadlines set.
+// It was rolled back.
+var errOutOfTime = errors.New("the callers' deadlines left no more time")
+
+// Codes of errors, by the names of PostgreSQL's manual, appendix A.
+const (
+	codeReadOnly           = "25006" // read_only_sql_transaction
+	codeSerializationError = "40001" // serialization_failure
+	codeCompletionUnknown  = "40003" // statement_completion_unknown
+	codeProgramLimit       = "54000" // program_limit_exceeded
+	codeQueryCanceled      = "57014" // query_canceled
+)
+
 // judge says what became of a transaction that ended with err, and what callers
-// are told about it. See appendix A of PostgreSQL's manual for the codes.
+// are told about it.
 func judge(err error) (fate, error) {
 	var notSent *notSentError
 	var pg *pgconn.PgError
@@ -58,6 +71,8 @@ func judge(err error) (fate, error) {
 		return fateCommitted, nil
 	case errors.As(err, &notSent):
 		return fateNotSent, unavailable(err)
+	case errors.Is(err, errOutOfTime):
+		return fateLocked, unavailable(err)
 	case errors.Is(err, errRolledBack):
 		return fateRefused, unavailable(err)
 	case !errors.As(err, &pg) || pg.SeverityUnlocalized != "ERROR" || strings.HasPrefix(pg.Code, "08"):
@@ -72,11 +87,12 @@ func judge(err error) (fate, error) {
 func judgeError(pg *pgconn.PgError, err error) (fate, error) {
 	var atCommit *commitError
 	switch pg.Code {
-	case "55P03", "40P01", "40001": // lock_not_available, deadlock_detected, serialization_failure
+	case codeLockNotAvailable, codeDeadlockDetected, codeSerializationError:
 		return fateLocked, unavailable(err)
-	case "40003": // statement_completion_unknown
+	case codeCompletionUnknown:
 		return fateUnknown, fmt.Errorf("%w: %w", backlog.ErrOutcomeUnknown, err)
-	case "54000": // program_limit_exceeded; notifications enter their queue at the commit
+	case codeProgramLimit:
+		// Notifications enter their queue at the commit.
 		if errors.As(err, &atCommit) {
 			return fateRefused, fmt.Errorf("%w: %w", backlog.ErrNotificationQueueFull, err)
 		}

@@ -32,6 +32,7 @@ func TestJudge(t *testing.T) {
 		{"read only", serverError("ERROR", "25006"), fateRefused, backlog.ErrUnavailable},
 		{"disk full", serverError("ERROR", "53100"), fateRefused, backlog.ErrUnavailable},
 		{"cancelled by somebody", serverError("ERROR", "57014"), fateRefused, backlog.ErrUnavailable},
+		{"out of time", fmt.Errorf("%w: %w", errOutOfTime, serverError("ERROR", "57014")), fateLocked, backlog.ErrUnavailable},
 		{"no rights", serverError("ERROR", "42501"), fateRefused, backlog.ErrUnavailable},
 		{"commit rolled back", errRolledBack, fateRefused, backlog.ErrUnavailable},
 		{"terminated", serverError("FATAL", "57P01"), fateUnknown, backlog.ErrOutcomeUnknown},

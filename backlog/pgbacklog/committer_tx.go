@@ -2,12 +2,11 @@ package pgbacklog
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -30,6 +29,10 @@ const (
 // beginSQL pins the isolation level that the functions rely on, whatever the
 // role's default is.
 const beginSQL = "begin isolation level read committed"
+
+// limitSQL bounds the statements that follow in the transaction, in
+// milliseconds: lock_timeout alone bounds each of several waits.
+const limitSQL = "select set_config('statement_timeout', $1::text, true)"
 
 // A lock is waited for at most this long before an attempt is given up and
 // repeated, and at most this part of deadlock_timeout, so that the deadlock
@@ -146,7 +149,7 @@ func (c *committer) publish(ctx context.Context, conn *pgxpool.Conn, mode string
 	p := newParameters(items)
 	var status []int16
 	var epoch, sequence []pgtype.Int8 // null for what was not stored
-	err := c.transact(ctx, conn, []any{&status, &epoch, &sequence}, c.publishSQL,
+	err := c.transact(ctx, conn, lockTimeout, []any{&status, &epoch, &sequence}, c.publishSQL,
 		p.channel, p.scope, p.payload, p.contentType, p.eventType, p.headers, p.key, p.expected, p.expectedEpoch,
 		mode, c.lockTimeoutMillis(lockTimeout))
 	if err != nil {
@@ -194,42 +197,51 @@ func newParameters(items []*item) parameters {
 }
 
 // transact runs one statement that returns one row, in a transaction of its own
-// and in one round trip. A nil error means that it was committed; judge says
-// what others mean.
-func (c *committer) transact(ctx context.Context, conn *pgxpool.Conn, row []any, sql string, args ...any) error {
-	err := c.transactOnce(ctx, conn, row, sql, args...)
-	if isStaleStatement(err) { // rolled back; it has been prepared for an earlier schema
-		err = c.transactOnce(ctx, conn, row, sql, args...)
+// and in one round trip. If limit is not 0 the statement is given up after it,
+// with errOutOfTime. A nil error means that the transaction was committed; judge
+// says what others mean.
+func (c *committer) transact(ctx context.Context, conn *pgxpool.Conn, limit time.Duration, row []any, sql string, args ...any) error {
+	err := c.transactOnce(ctx, conn, limit, row, sql, args)
+	if isStaleStatement(err) { // rolled back; it was prepared before a migration
+		err = c.transactOnce(ctx, conn, limit, row, sql, args)
 	}
-	return err
-}
-
-func (c *committer) transactOnce(ctx context.Context, conn *pgxpool.Conn, row []any, sql string, args ...any) error {
-	var batch pgx.Batch
-	batch.Queue(beginSQL)
-	batch.Queue(sql, args...)
-	batch.Queue("commit")
-	results := conn.SendBatch(ctx, &batch)
-	err := readTransaction(results, row)
-	// Once COMMIT has been answered, what happens to the connection is of no
-	// account to the transaction.
-	_ = results.Close()
-	if err == nil {
-		return nil
-	}
-	rollback(ctx, conn)
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "25006" {
-		// read_only_sql_transaction: a server that was demoted, or a standby. The
-		// name may lead to another one by now.
+	switch {
+	case hasCode(err, codeQueryCanceled) && limit > 0:
+		return fmt.Errorf("%w: %w", errOutOfTime, err)
+	case hasCode(err, codeReadOnly):
+		// A server that was demoted, or a standby. Its name may lead to another one
+		// by now.
 		c.pool.Reset()
 	}
 	return err
 }
 
-func readTransaction(results pgx.BatchResults, row []any) error {
-	if _, err := results.Exec(); err != nil {
-		return fmt.Errorf("begin: %w", err)
+func (c *committer) transactOnce(ctx context.Context, conn *pgxpool.Conn, limit time.Duration, row []any, sql string, args []any) error {
+	var batch pgx.Batch
+	batch.Queue(beginSQL)
+	if limit > 0 {
+		batch.Queue(limitSQL, strconv.FormatInt(max(limit.Milliseconds(), 1), 10)) // 0 would be no limit
+	}
+	batch.Queue(sql, args...)
+	batch.Queue("commit")
+	results := conn.SendBatch(ctx, &batch)
+	err := readTransaction(results, batch.Len()-2, row)
+	// Once COMMIT has been answered, what happens to the connection is of no
+	// account to the transaction.
+	_ = results.Close()
+	if err != nil {
+		rollback(ctx, conn)
+	}
+	return err
+}
+
+// readTransaction reads the results of some statements before the one that
+// returns row, of that, and of COMMIT.
+func readTransaction(results pgx.BatchResults, before int, row []any) error {
+	for range before {
+		if _, err := results.Exec(); err != nil {
+			return fmt.Errorf("begin: %w", err)
+		}
 	}
 	if err := results.QueryRow().Scan(row...); err != nil {
 		return err

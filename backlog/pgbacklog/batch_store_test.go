@@ -1,0 +1,208 @@
+package pgbacklog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+func TestPublishBatch(t *testing.T) {
+	url := newSchema(t)
+	s, admin := startPublisher(t, url), dial(t, url)
+	second := keyed(publication("a", "2"), "k2")
+	second.Expected = &backlog.Expectation{Sequence: 1} // counts the batch's earlier frames
+	batch := []backlog.Publication{keyed(publication("a", "1"), "k1"), keyed(publication("b", "1"), "k"), second}
+	outcomes, err := s.PublishBatch(t.Context(), batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []uint64{1, 1, 2} {
+		if outcomes[i].Position.Sequence != want || outcomes[i].Duplicate {
+			t.Errorf("frame %d got %+v, want sequence %d", i, outcomes[i], want)
+		}
+	}
+	again, err := s.PublishBatch(t.Context(), batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range again {
+		if !again[i].Duplicate || again[i].Position != outcomes[i].Position {
+			t.Errorf("frame %d of the retry got %+v, want %v", i, again[i], outcomes[i].Position)
+		}
+	}
+
+	var refused *backlog.BatchError
+	var conflict *backlog.KeyConflictError
+	_, err = s.PublishBatch(t.Context(), []backlog.Publication{publication("a", "new"), keyed(publication("b", "other"), "k")})
+	if !errors.As(err, &refused) || refused.Index != 1 || !errors.As(err, &conflict) || conflict.Position != outcomes[1].Position {
+		t.Errorf("a key conflict ended with %v", err)
+	}
+	wrong := publication("a", "new")
+	wrong.Expected = &backlog.Expectation{Sequence: 7}
+	var mismatch *backlog.ExpectationError
+	_, err = s.PublishBatch(t.Context(), []backlog.Publication{publication("b", "new"), wrong})
+	if !errors.As(err, &refused) || refused.Index != 1 || !errors.As(err, &mismatch) || mismatch.Head != outcomes[2].Position {
+		t.Errorf("a wrong expectation ended with %v", err)
+	}
+	_, err = s.PublishBatch(t.Context(), []backlog.Publication{batch[0], keyed(publication("a", "new"), "new")})
+	if !errors.Is(err, backlog.ErrPartlyDuplicate) {
+		t.Errorf("a mixture ended with %v", err)
+	}
+	for scope, want := range map[string][]string{"a": {"1", "2"}, "b": {"1"}} {
+		if got := stored(t, admin, scope); !slices.Equal(got, want) {
+			t.Errorf("stream %s has %q, want %q", scope, got, want)
+		}
+	}
+}
+
+// A batch that waits for a held stream ends with its caller, certainly not
+// stored, and does not hold up anybody meanwhile.
+func TestPublishBatchWaitsUnderItsDeadline(t *testing.T) {
+	url := newSchema(t)
+	s, foreign := startPublisher(t, url), dial(t, url)
+	mustExec(t, foreign, "begin")
+	mustExec(t, foreign, `select fanfare.publish('c', 'held', 'foreign')`)
+	ctx, cancel := context.WithTimeout(t.Context(), 1200*time.Millisecond)
+	defer cancel()
+	ended := make(chan error)
+	for range 6 { // more than there are connections for batches
+		go func() {
+			_, err := s.PublishBatch(ctx, []backlog.Publication{publication("free", "batch"), publication("held", "batch")})
+			ended <- err
+		}()
+	}
+	mustPublish(t, s, publication("other", "x"))
+	for range 6 {
+		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the batch ended with %v", err)
+		}
+	}
+	mustExec(t, foreign, "rollback")
+	if _, err := s.PublishBatch(t.Context(), []backlog.Publication{publication("free", "x"), publication("held", "x")}); err != nil {
+		t.Errorf("afterwards the batch ended with %v", err)
+	}
+	if got := stored(t, foreign, "free"); !slices.Equal(got, []string{"x"}) {
+		t.Errorf("stored %q", got)
+	}
+}
+
+// The answer of a batch is lost: with keys it is retried, without it is unknown.
+func TestPublishBatchAnswerLost(t *testing.T) {
+	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = time.Second })
+	admin := dial(t, url)
+	for _, key := range []string{"", "k"} {
+		scope := "s" + key
+		// A connection that has been idle would be tried first.
+		if _, err := s.PublishBatch(t.Context(), []backlog.Publication{publication("warm", "up")}); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		var outcomes []backlog.Outcome
+		holdAnswer(t, proxy, admin, func() {
+			go func() {
+				p, q := publication(scope, "1"), publication(scope, "2")
+				if key != "" {
+					p, q = keyed(p, "1"), keyed(q, "2")
+				}
+				var err error
+				outcomes, err = s.PublishBatch(t.Context(), []backlog.Publication{p, q})
+				ended <- err
+			}()
+		})
+		if key == "" {
+			if err := <-ended; !errors.Is(err, backlog.ErrOutcomeUnknown) {
+				t.Errorf("without keys the batch ended with %v", err)
+			}
+			proxy.Restore()
+		} else {
+			proxy.Cut()
+			proxy.Restore()
+			if err := <-ended; err != nil {
+				t.Errorf("with keys the batch ended with %v", err)
+			} else if outcomes[1].Position.Sequence != 2 {
+				t.Errorf("with keys the batch got %+v", outcomes)
+			}
+		}
+		if got := stored(t, admin, scope); !slices.Equal(got, []string{"1", "2"}) {
+			t.Errorf("stored %q", got)
+		}
+	}
+}
+
+func TestCloseStream(t *testing.T) {
+	url := newSchema(t)
+	s := startPublisher(t, url)
+	name := backlog.StreamName{Channel: "c", Scope: "s"}
+	if o, err := s.CloseStream(t.Context(), name, nil); err != nil || !o.AlreadyClosed || !o.Last.IsZero() {
+		t.Errorf("closing what does not exist: %+v, %v", o, err)
+	}
+	head := mustPublish(t, s, publication("s", "1")).Position
+	other := head.Epoch ^ 1
+	var mismatch *backlog.ExpectationError
+	if _, err := s.CloseStream(t.Context(), name, &other); !errors.As(err, &mismatch) || mismatch.Head != head {
+		t.Errorf("closing another epoch: %v", err)
+	}
+	if o, err := s.CloseStream(t.Context(), name, &head.Epoch); err != nil || o.AlreadyClosed || o.Last != head {
+		t.Errorf("closing: %+v, %v", o, err)
+	}
+	if o, err := s.CloseStream(t.Context(), name, nil); err != nil || !o.AlreadyClosed || o.Last != head {
+		t.Errorf("closing again: %+v, %v", o, err)
+	}
+	reopened := mustPublish(t, s, publication("s", "2")).Position
+	if reopened.Sequence != 1 || reopened.Epoch == head.Epoch {
+		t.Errorf("reopened at %v after %v", reopened, head)
+	}
+	if _, err := s.CloseStream(t.Context(), name, &head.Epoch); !errors.As(err, &mismatch) {
+		t.Errorf("a late close of the last numbering: %v", err)
+	}
+	var limit *backlog.LimitError
+	if _, err := s.CloseStream(t.Context(), backlog.StreamName{}, nil); !errors.As(err, &limit) {
+		t.Errorf("closing without a name: %v", err)
+	}
+}
+
+func TestCloseWaitsUnderItsDeadline(t *testing.T) {
+	url := newSchema(t)
+	s, foreign := startPublisher(t, url), dial(t, url)
+	mustExec(t, foreign, "begin")
+	mustExec(t, foreign, `select fanfare.publish('c', 's', 'foreign')`)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	name := backlog.StreamName{Channel: "c", Scope: "s"}
+	if _, err := s.CloseStream(ctx, name, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the close ended with %v", err)
+	}
+	mustExec(t, foreign, "commit")
+	if o, err := s.CloseStream(t.Context(), name, nil); err != nil || o.Last.Sequence != 1 {
+		t.Errorf("afterwards the close ended with %+v, %v", o, err)
+	}
+}
+
+// A publish and a close at once: the frame stands before the close, or begins
+// the next numbering; never on a stream that stays closed.
+func TestPublishMeetsClose(t *testing.T) {
+	url := newSchema(t)
+	s, admin := startPublisher(t, url), dial(t, url)
+	for round := range 100 {
+		scope := fmt.Sprint("s", round)
+		first := mustPublish(t, s, publication(scope, "1")).Position
+		p := submit(t.Context(), s, publication(scope, "2"))
+		closed, err := s.CloseStream(t.Context(), backlog.StreamName{Channel: "c", Scope: scope}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		position := p.must(t).Position
+		isClosed := queryValue[bool](t, admin, `select closed from fanfare.streams where scope = $1`, scope)
+		switch {
+		case position.Epoch == first.Epoch && position.Sequence == 2 && closed.Last == position && isClosed:
+		case position.Epoch != first.Epoch && position.Sequence == 1 && closed.Last == first && !isClosed:
+		default:
+			t.Errorf("first %v, second %v, closed after %v, closed now: %v", first, position, closed.Last, isClosed)
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package pgbacklog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+)
+
+// startBehindProxy runs a store behind a proxy, with its connection made.
+func startBehindProxy(t *testing.T, tune ...func(*committerConfig)) (s *Store, proxy *pgtest.ProxyServer, url string) {
+	t.Helper()
+	url = newSchema(t)
+	proxy = pgtest.Proxy(t, url)
+	s = startPublisher(t, proxy.URL(url), tune...)
+	mustPublish(t, s, publication("warm", "up"))
+	return s, proxy, url
+}
+
+// holdAnswer publishes p while no answer reaches the store, and returns once
+// the server has committed it.
+func holdAnswer(t *testing.T, proxy *pgtest.ProxyServer, admin *pgx.Conn, publish func()) {
+	t.Helper()
+	const count = `select count(*) from fanfare.channel_frames`
+	before := queryValue[int](t, admin, count)
+	proxy.Blackhole(pgtest.ToClient)
+	publish()
+	eventually(t, "the server has committed", func() bool { return queryValue[int](t, admin, count) > before })
+}
+
+// The connection is lost between the commit and its answer: what has a key is
+// retried and gets its position, what has none gets an unknown outcome, and both
+// are stored once.
+func TestConnectionLostAfterTheCommit(t *testing.T) {
+	s, proxy, url := startBehindProxy(t)
+	admin := dial(t, url)
+	for round := range 5 {
+		scope := fmt.Sprint("s", round)
+		var plain, withKey, behind *pending
+		holdAnswer(t, proxy, admin, func() {
+			withKey = submit(t.Context(), s, keyed(publication(scope, "key"), "k"))
+			plain = submit(t.Context(), s, publication(scope+" plain", "plain"))
+		})
+		behind = submit(t.Context(), s, publication(scope, "behind"))
+		proxy.Reset()
+		proxy.Restore()
+		withKeyOutcome := withKey.must(t)
+		if withKeyOutcome.Position.Sequence != 1 {
+			t.Errorf("the frame with a key got %+v", withKeyOutcome)
+		}
+		if o := behind.must(t); o.Position.Sequence != 2 {
+			t.Errorf("the frame behind got %+v", o)
+		}
+		// It travelled with the other one, or was not sent at all.
+		if _, err := plain.wait(t); err != nil && !errors.Is(err, backlog.ErrOutcomeUnknown) {
+			t.Errorf("the frame without a key ended with %v", err)
+		}
+		if got, want := stored(t, admin, scope), []string{"key", "behind"}; !slices.Equal(got, want) {
+			t.Errorf("stored %q, want %q", got, want)
+		}
+		if n := len(stored(t, admin, scope+" plain")); n > 1 {
+			t.Errorf("the frame without a key is stored %d times", n)
+		}
+	}
+}
+
+// The same with the answer certainly lost.
+func TestAnswerLost(t *testing.T) {
+	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = time.Second })
+	admin := dial(t, url)
+	var plain *pending
+	holdAnswer(t, proxy, admin, func() { plain = submit(t.Context(), s, publication("s", "plain")) })
+	if _, err := plain.wait(t); !errors.Is(err, backlog.ErrOutcomeUnknown) {
+		t.Errorf("after the call timeout the publish ended with %v", err)
+	}
+	proxy.Restore()
+	if o := mustPublishSoon(t, s, publication("s", "next")); o.Position.Sequence != 2 {
+		t.Errorf("the next frame got %+v", o)
+	}
+}
+
+// A deadline that passes during the commit: the outcome is unknown at once, and
+// a retry with the key finds the frame.
+func TestDeadlineDuringTheCommit(t *testing.T) {
+	s, proxy, url := startBehindProxy(t)
+	admin := dial(t, url)
+	ctx, cancel := context.WithCancel(t.Context())
+	var p *pending
+	holdAnswer(t, proxy, admin, func() { p = submit(ctx, s, keyed(publication("s", "1"), "k")) })
+	began := time.Now()
+	cancel()
+	if _, err := p.wait(t); !errors.Is(err, backlog.ErrOutcomeUnknown) {
+		t.Errorf("the publish ended with %v", err)
+	}
+	if elapsed := time.Since(began); elapsed > time.Second {
+		t.Errorf("the caller was kept for %v", elapsed)
+	}
+	proxy.Restore()
+	if o := mustPublish(t, s, keyed(publication("s", "1"), "k")); !o.Duplicate || o.Position.Sequence != 1 {
+		t.Errorf("the retry got %+v", o)
+	}
+}
+
+// mustPublishSoon publishes as soon as the store is available again.
+func mustPublishSoon(t *testing.T, s *Store, p backlog.Publication) backlog.Outcome {
+	t.Helper()
+	var outcome backlog.Outcome
+	eventually(t, "publishing works again", func() bool {
+		var err error
+		outcome, err = submit(t.Context(), s, p).wait(t)
+		if err != nil && !errors.Is(err, backlog.ErrUnavailable) {
+			t.Fatalf("publish: %v", err)
+		}
+		return err == nil
+	})
+	return outcome
+}
+
+// A server that is away fails publishes soon, saying that nothing was stored,
+// and is found again by itself.
+func TestServerAway(t *testing.T) {
+	for _, mode := range []string{"fast", "immediate"} {
+		t.Run(mode, func(t *testing.T) {
+			server := pgtest.Start(t)
+			url := migrated(t, server.NewDatabase(t))
+			s := startPublisher(t, url)
+			mustPublish(t, s, publication("s", "0"))
+			server.Stop(mode)
+			eventually(t, "the store has noticed", func() bool {
+				_, err := submit(t.Context(), s, publication("s", "lost")).wait(t)
+				if err == nil {
+					t.Fatal("published on a stopped server")
+				}
+				return errors.Is(err, backlog.ErrUnavailable)
+			})
+			for range 3 {
+				began := time.Now()
+				_, err := submit(t.Context(), s, publication("s", "lost")).wait(t)
+				if !errors.Is(err, backlog.ErrUnavailable) || time.Since(began) > 10*time.Second {
+					t.Errorf("after %v the publish ended with %v", time.Since(began), err)
+				}
+				if _, err := s.PublishBatch(t.Context(), []backlog.Publication{publication("s", "lost")}); !errors.Is(err, backlog.ErrUnavailable) {
+					t.Errorf("the batch ended with %v", err)
+				}
+			}
+			server.StartAgain()
+			mustPublishSoon(t, s, publication("s", "1"))
+			if got, want := stored(t, dial(t, url), "s"), []string{"0", "1"}; !slices.Equal(got, want) {
+				t.Errorf("stored %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// What was acknowledged must survive a crash, whatever the role's
+// synchronous_commit is: otherwise its sequences would be given again.
+func TestAcknowledgedFramesSurviveACrash(t *testing.T) {
+	server := pgtest.Start(t, "synchronous_commit=off", "wal_writer_delay=10s", "wal_writer_flush_after=0")
+	url := migrated(t, server.NewDatabase(t))
+	s := startPublisher(t, url)
+	mustPublish(t, s, publication("s", "0"))
+	var acked atomic.Uint64
+	running := make(chan error)
+	go func() {
+		running <- publishAll(t.Context(), 1, 1_000_000, func(ctx context.Context, _, _ int) error {
+			o, err := backlog.Publish(ctx, s, publication("s", "x"))
+			if err == nil {
+				acked.Store(o.Position.Sequence)
+			}
+			return err
+		})
+	}()
+	eventually(t, "some frames are acknowledged", func() bool { return acked.Load() > 50 })
+	server.Stop("immediate")
+	<-running
+	server.StartAgain()
+	if head := uint64(len(stored(t, dial(t, url), "s"))); head < acked.Load() {
+		t.Errorf("sequence %d was acknowledged, and the head is %d after the crash", acked.Load(), head)
+	}
+}
+
+// A server whose transactions are read-only, such as one that was demoted, must
+// not keep the store's connections.
+func TestReadOnlyServer(t *testing.T) {
+	url := newSchema(t)
+	s, admin := startPublisher(t, url), dial(t, url)
+	mustPublish(t, s, publication("s", "0"))
+	database := pgx.Identifier{queryValue[string](t, admin, `select current_database()`)}.Sanitize()
+	mustExec(t, admin, `alter database `+database+` set default_transaction_read_only = on`)
+	mustExec(t, admin, `select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()`)
+	var err error
+	eventually(t, "the store reaches a read-only session", func() bool {
+		_, err = submit(t.Context(), s, publication("s", "lost")).wait(t)
+		return errors.Is(err, backlog.ErrUnavailable)
+	})
+	mustExec(t, admin, `alter database `+database+` set default_transaction_read_only = off`)
+	mustPublishSoon(t, s, publication("s", "1"))
+}
+
+// Somebody's commit holds the lock of all notifying commits of the cluster, here
+// because no standby confirms it. Deadlines are kept, what waits is published
+// once the lock is free, once.
+func TestNotifyLockHeld(t *testing.T) {
+	server := pgtest.Start(t)
+	url := migrated(t, server.NewDatabase(t))
+	admin, convoy := dial(t, url), dial(t, url)
+	s := startPublisher(t, url)
+	mustPublish(t, s, publication("s", "0"))
+	mustExec(t, admin, `create table foreign_table (n int)`)
+	mustExec(t, admin, `alter system set synchronous_standby_names = 'nobody'`)
+	mustExec(t, admin, `select pg_reload_conf()`)
+	t.Cleanup(func() { // so that the database can be dropped
+		_, _ = admin.Exec(context.Background(), `alter system reset synchronous_standby_names`)
+		_, _ = admin.Exec(context.Background(), `select pg_reload_conf()`)
+	})
+	var release atomic.Bool
+	stuck := make(chan error, 1)
+	go func() { // until one waits: the server applies the setting a little later
+		var err error
+		for err == nil && !release.Load() {
+			_, err = convoy.Exec(t.Context(), `with n as (insert into foreign_table values (1) returning pg_notify('foreign', 'x')) select from n`)
+		}
+		stuck <- err
+	}()
+	eventually(t, "the foreign commit waits for the standby", func() bool {
+		return queryValue[bool](t, admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
+	})
+	release.Store(true)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	patient := submit(t.Context(), s, publication("s", "patient"))
+	hasty := submit(ctx, s, publication("s", "hasty"))
+	_, err := hasty.wait(t)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the deadline ended with %v, want that nothing was stored", err)
+	}
+	if !patient.waiting() {
+		t.Fatalf("published through the lock: %v", patient.err)
+	}
+	mustExec(t, admin, `alter system reset synchronous_standby_names`)
+	mustExec(t, admin, `select pg_reload_conf()`)
+	if err := <-stuck; err != nil {
+		t.Fatal(err)
+	}
+	patient.must(t)
+	if got, want := stored(t, admin, "s"), []string{"0", "patient"}; !slices.Equal(got, want) {
+		t.Errorf("stored %q, want %q", got, want)
+	}
+}
+
+// Many publishers, some of whom leave in the middle: the others go on, and no
+// session is left in a transaction.
+func TestCallersComeAndGo(t *testing.T) {
+	url := newSchema(t)
+	s, admin := startPublisher(t, url), dial(t, url)
+	ctx, cancel := context.WithCancel(t.Context())
+	leavers := make(chan error, 1)
+	go func() {
+		leavers <- publishAll(ctx, 20, 1_000_000, func(ctx context.Context, caller, i int) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Duration(i%4)*time.Millisecond)
+			defer cancel()
+			_, err := backlog.Publish(ctx, s, publication("left", "x"))
+			switch {
+			case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, backlog.ErrOutcomeUnknown):
+				return ctx.Err() // ends when the test's context does
+			}
+			return err
+		})
+	}()
+	err := publishAll(t.Context(), 64, 50, func(ctx context.Context, caller, i int) error {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		_, err := backlog.Publish(ctx, s, publication(fmt.Sprint("s", caller), "x"))
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	cancel()
+	<-leavers
+	eventually(t, "all sessions are idle", func() bool {
+		return queryValue[int](t, admin, `select count(*) from pg_stat_activity
+			where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend' and state <> 'idle'`) == 0
+	})
+	if s.committer.queued != (load{}) {
+		t.Errorf("%+v is still queued", s.committer.queued)
+	}
+}
