@@ -117,7 +117,11 @@ func (f *Follower) connection(ctx context.Context) error {
 // explained reports whether the end of a call says why: the client's own doing,
 // a connection that broke, or a status with a reason.
 func explained(ctx context.Context, err error) bool {
-	if ctx.Err() != nil || status.Code(err) == codes.Unavailable {
+	if ctx.Err() != nil {
+		return true
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded: // the server may see the client's deadline first
 		return true
 	}
 	for _, d := range status.Convert(err).Details() {
