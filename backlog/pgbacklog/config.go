@@ -132,7 +132,8 @@ func validateSchema(schema string) error {
 		return errors.New("the schema's name must not be empty")
 	case !utf8.ValidString(schema) || strings.IndexByte(schema, 0) >= 0:
 		return fmt.Errorf("the schema's name %q must be valid UTF-8 without NUL", schema)
-	case strings.HasPrefix(schema, "pg_") || schema == "information_schema":
+	case strings.HasPrefix(schema, "pg_") || schema == "information_schema" || schema == "$user":
+		// $user means another schema wherever it stands in a search_path.
 		return fmt.Errorf("the schema's name %q is reserved by PostgreSQL; choose another one", schema)
 	}
 	if n := len(notifyChannelOf(schema)); n > maxIdentifierBytes {

@@ -209,7 +209,13 @@ func createSchema(ctx context.Context, db *sql.DB, schema string) error {
 			return err
 		}
 	}
-	_, err = db.ExecContext(ctx, `select set_config('lock_timeout', $1, false)`, fmt.Sprintf("%dms", migrationLockTimeout.Milliseconds()))
+	var current string
+	err = db.QueryRowContext(ctx, `select coalesce(current_schema(), ''), set_config('lock_timeout', $1, false)`,
+		fmt.Sprintf("%dms", migrationLockTimeout.Milliseconds())).Scan(&current, new(string))
+	if err == nil && current != schema {
+		// A role that may not use the schema would migrate its temporary one.
+		return fmt.Errorf("the role may not use schema %q; migrate as its owner", schema)
+	}
 	return err
 }
 

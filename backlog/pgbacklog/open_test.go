@@ -68,6 +68,7 @@ func TestOpenRefusesConfigurations(t *testing.T) {
 		{Config{URL: u, Schema: "a\xffb"}, "UTF-8"},
 		{Config{URL: u, Schema: "pg_fanfare"}, "reserved"},
 		{Config{URL: u, Schema: "information_schema"}, "reserved"},
+		{Config{URL: u, Schema: "$user"}, "reserved"},
 		{Config{URL: u, Backlog: &negative}, "backlog"},
 		{Config{URL: u, MaxFrameBytes: backlog.MaxBatchBytes + 1}, "MaxFrameBytes"},
 		{Config{URL: u, LoadConns: -1}, "LoadConns"},
