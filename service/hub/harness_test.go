@@ -60,7 +60,7 @@ func bubble(t *testing.T, cfg Config, test func(t *testing.T, r *rig)) {
 
 func (r *rig) subscribe(name backlog.StreamName, start Start) *reader {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	sub, err := r.hub.Subscribe(ctx, name, start)
 	if err != nil {
@@ -137,7 +137,7 @@ func (r *reader) take(d Delivery) error {
 // until reads until done.
 func (r *reader) until(what string, done func() bool) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	for !done() {
 		if _, err := r.next(ctx); err != nil {

@@ -1,6 +1,10 @@
 package hub
 
-import "github.com/fanfare-io/fanfare/backlog"
+import (
+	"slices"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
 
 // Bounds of what is held for one stream. Held announcements are a convenience:
 // without them a busy stream would be read again and again, because each read
@@ -21,6 +25,8 @@ type held struct {
 	// lost is the number of the last one given up for want of room: a read begun
 	// before it must be followed by another.
 	lost uint64
+	// read is how many had been held when the last read began.
+	read uint64
 }
 
 type heldAnnouncement struct {
@@ -45,6 +51,9 @@ func (h *held) add(a *backlog.Announcement) {
 	h.list = append(h.list, heldAnnouncement{h.count, kept})
 }
 
+// unexplained reports whether a read is due.
+func (h *held) unexplained() bool { return len(h.list) > 0 || h.lost > h.read }
+
 // take returns what is held and holds nothing.
 func (h *held) take() []heldAnnouncement {
 	list := h.list
@@ -52,10 +61,48 @@ func (h *held) take() []heldAnnouncement {
 	return list
 }
 
+// firstOf returns the announcement of the first frame of a numbering, the
+// earliest held of those wanted; nil if there is none.
+func (h *held) firstOf(wanted func(own uint64) bool) *backlog.Announcement {
+	for i := range h.list {
+		a := &h.list[i].Announcement
+		if a.Kind != backlog.AnnounceClosed && a.Frame.Position.Sequence == 1 && wanted(a.OwnEpoch) {
+			return a
+		}
+	}
+	return nil
+}
+
+// closeOf returns where a numbering was closed, as held announcements tell; 0-0
+// if they do not.
+func (h *held) closeOf(own uint64) backlog.Position {
+	for i := range h.list {
+		if a := &h.list[i]; a.Kind == backlog.AnnounceClosed && a.OwnEpoch == own {
+			return a.Frame.Position
+		}
+	}
+	return backlog.Position{}
+}
+
+// endedNumberings remembers the own epochs of the numberings whose end a stream
+// saw most recently: an announcement that comes so late tells nothing.
+type endedNumberings struct {
+	own  [8]uint64
+	next int
+}
+
+func (e *endedNumberings) add(own uint64) {
+	e.own[e.next] = own
+	e.next = (e.next + 1) % len(e.own)
+}
+
+func (e *endedNumberings) has(own uint64) bool { return slices.Contains(e.own[:], own) }
+
 // explainHeldLocked goes through what was held, after a read that began when
 // the first upTo had been held: of those, what is not there now never was; the
 // others are taken in as if they came now.
 func (s *stream) explainHeldLocked(upTo, origin uint64, hooks *hooks) {
+	s.held.read = max(s.held.read, upTo)
 	for _, a := range s.held.take() {
 		if a.number > upTo {
 			s.announceLocked(&a.Announcement, origin, hooks)
@@ -63,7 +110,7 @@ func (s *stream) explainHeldLocked(upTo, origin uint64, hooks *hooks) {
 		}
 		s.dropLocked(&a.Announcement)
 	}
-	if s.held.lost > upTo {
+	if s.held.unexplained() {
 		s.queueRefreshLocked()
 	}
 }
@@ -88,10 +135,6 @@ func (s *stream) hasLocked(a *backlog.Announcement) bool {
 	if a.OwnEpoch == t.own && t.own != 0 {
 		return a.Frame.Position.Sequence <= t.head.Sequence
 	}
-	for _, t := range s.former {
-		if a.OwnEpoch == t.own {
-			return true
-		}
-	}
-	return false
+	retired := func(t *tail) bool { return t.own == a.OwnEpoch }
+	return s.ended.has(a.OwnEpoch) || slices.ContainsFunc(s.former, retired)
 }

@@ -12,10 +12,12 @@ type known struct {
 	base, head backlog.Position
 	// held is how many announcements had been held: the read sees what they told.
 	held uint64
+	// listening is the number of the listening under which the read began.
+	listening uint64
 }
 
-func (s *stream) knownLocked() known {
-	k := known{tail: s.current, held: s.held.count}
+func (s *stream) knownLocked(l backlog.Listening) known {
+	k := known{tail: s.current, held: s.held.count, listening: l.Number}
 	if t := s.current; t != nil {
 		k.own, k.base, k.head = t.own, t.base, t.head
 	}
@@ -35,7 +37,7 @@ func (s *stream) integrateLocked(k known, l backlog.Loaded, fresh []*entry, hook
 	case t == nil:
 		s.openLocked(l, fresh, hooks)
 	case t.own == 0:
-		s.adoptLocked(t, l, fresh, hooks)
+		s.adoptLocked(t, k, l, fresh, hooks)
 	default:
 		s.continueLocked(t, k, l, fresh, hooks)
 	}
@@ -66,8 +68,9 @@ func (s *stream) openLocked(l backlog.Loaded, fresh []*entry, hooks *hooks) {
 	}
 }
 
-// adoptLocked lets a waiting tail become that of the numbering that began.
-func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, hooks *hooks) {
+// adoptLocked lets a waiting tail become that of the numbering that began, if
+// that is the first since the tail waits.
+func (s *stream) adoptLocked(t *tail, k known, l backlog.Loaded, fresh []*entry, hooks *hooks) {
 	switch {
 	case !l.State.Exists:
 		// Removed after its retention, if it was ever there.
@@ -75,6 +78,12 @@ func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, hooks *h
 		t.successorOf = 0
 		return
 	case l.State.Closed && l.State.OwnEpoch == t.successorOf:
+		return
+	case s.adoptMissedLocked(t, l, hooks):
+		return
+	case s.mayHaveMissedLocked(t, k, l.State):
+		s.replaceLocked(t, GapEpochChanged, l, hooks)
+		s.endLocked(t, endedCut, hooks)
 		return
 	}
 	s.forgetClosedLocked()
@@ -88,6 +97,31 @@ func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, hooks *h
 	if l.State.Closed {
 		s.closeLocked(t, hooks)
 	}
+}
+
+// adoptMissedLocked adopts a numbering that began, was closed and was replaced
+// before it could be read: what was held tells of its first frame, and its rows
+// are read as the rest of a retired tail.
+func (s *stream) adoptMissedLocked(t *tail, l backlog.Loaded, hooks *hooks) bool {
+	first := s.held.firstOf(func(own uint64) bool { return own != l.State.OwnEpoch && !s.ended.has(own) })
+	if first == nil || t.readers == 0 {
+		return false
+	}
+	t.own = first.OwnEpoch
+	t.zeroEpoch = first.Frame.Position.Epoch
+	t.closedAt = s.held.closeOf(t.own)
+	s.replaceLocked(t, GapEpochChanged, l, hooks)
+	s.retireLocked(t, hooks)
+	return true
+}
+
+// mayHaveMissedLocked reports whether a whole numbering may have come and gone
+// since the tail waits, so that its subscriptions must be told.
+func (s *stream) mayHaveMissedLocked(t *tail, k known, now backlog.StreamState) bool {
+	if t.successorOf == 0 {
+		return now.EverClosed && !now.Closed
+	}
+	return k.listening != s.confirmed
 }
 
 // continueLocked extends the current tail, or ends it if the load shows that

@@ -19,9 +19,9 @@ type queue struct {
 
 func newQueue() *queue { return &queue{filled: make(chan struct{}, 1)} }
 
-func (q *queue) push(s *stream) {
+func (q *queue) push(streams ...*stream) {
 	q.mu.Lock()
-	q.streams = append(q.streams, s)
+	q.streams = append(q.streams, streams...)
 	q.mu.Unlock()
 	signal(q.filled)
 }

@@ -97,7 +97,7 @@ func (h *Hub) refreshRound(ctx context.Context, streams []*stream, size *roundSi
 	l, err := h.bus.Ensure(ctx)
 	var parts []part
 	for _, s := range streams {
-		if p, ok := s.beginRefresh(size.bytesFor(len(streams))); ok {
+		if p, ok := s.beginRefresh(l, size.bytesFor(len(streams))); ok {
 			parts = append(parts, p)
 		}
 	}
@@ -109,9 +109,11 @@ func (h *Hub) refreshRound(ctx context.Context, streams []*stream, size *roundSi
 		err = h.read(ctx, l, parts, size)
 	}
 	if err != nil {
-		for _, p := range parts {
-			p.stream.queueRefresh()
+		failed := make([]*stream, len(parts))
+		for i := range parts {
+			failed[i] = parts[i].stream
 		}
+		h.queueRefreshes(failed)
 	}
 	return err
 }
@@ -159,21 +161,22 @@ func (s *stream) beginLoad(l backlog.Listening, maxBytes int) (part, bool) {
 	if len(s.pending) == 0 {
 		return part{}, false
 	}
-	p := part{stream: s, known: s.knownLocked(), batch: s.pending}
+	p := part{stream: s, known: s.knownLocked(l), batch: s.pending}
 	s.pending = nil
 	p.request = s.requestLocked(p.batch, maxBytes)
 	return p, true
 }
 
-// beginRefresh makes the stream's part in a refresh, unless it is gone.
-func (s *stream) beginRefresh(maxBytes int) (part, bool) {
+// beginRefresh makes the stream's part in a refresh, unless none is needed any more.
+func (s *stream) beginRefresh(l backlog.Listening, maxBytes int) (part, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refreshQueued = false
-	if s.removed || s.current == nil {
+	if s.removed || s.current == nil || !s.refreshDueLocked() {
 		return part{}, false
 	}
-	return part{stream: s, known: s.knownLocked(), request: s.requestLocked(nil, maxBytes)}, true
+	s.refreshWanted = false
+	return part{stream: s, known: s.knownLocked(l), request: s.requestLocked(nil, maxBytes)}, true
 }
 
 // requestLocked asks for what follows the tail, for as much before it as those
@@ -266,6 +269,7 @@ func (s *stream) finish(p *part, l backlog.Listening, loaded backlog.Loaded, hoo
 // repeatLocked has a load repeated.
 func (s *stream) repeatLocked(p *part) {
 	if len(p.batch) == 0 {
+		s.refreshWanted = true
 		s.queueRefreshLocked()
 		return
 	}

@@ -66,18 +66,24 @@ func (h *Hub) runScheduler(ctx context.Context) error {
 			hinted, pauseOver = h.hinted, nil
 		case <-timer.C:
 			streams, next := reread.next(h.residents)
-			queueRefreshes(streams)
+			h.queueRefreshes(streams)
 			timer.Reset(next)
 		}
 	}
 }
 
-func (h *Hub) refreshAll() { queueRefreshes(h.residents()) }
+func (h *Hub) refreshAll() { h.queueRefreshes(h.residents()) }
 
-func queueRefreshes(streams []*stream) {
+// queueRefreshes queues refreshes of streams together, so that they share
+// rounds.
+func (h *Hub) queueRefreshes(streams []*stream) {
+	var queued []*stream
 	for _, s := range streams {
-		s.queueRefresh()
+		if s.wantRefresh() {
+			queued = append(queued, s)
+		}
 	}
+	h.refreshes.push(queued...)
 }
 
 // reread spreads the re-reading of all streams over an interval, a chunk at a

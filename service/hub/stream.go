@@ -36,10 +36,14 @@ type stream struct {
 	confirmed uint64
 	// held are announcements that a read must explain.
 	held held
+	// ended are numberings that are over.
+	ended endedNumberings
 	// pending are subscriptions that wait for a load.
 	pending []*pending
 	// loadQueued and refreshQueued are true while the stream is in that queue.
 	loadQueued, refreshQueued bool
+	// refreshWanted is true if the stream is to be read even if nothing is held.
+	refreshWanted bool
 	// removed is true once the stream is no longer in the map.
 	removed bool
 	// used is when the stream was last announced or subscribed to.
@@ -61,7 +65,7 @@ func (s *stream) announceLocked(a *backlog.Announcement, origin uint64, hooks *h
 	switch {
 	case t == nil:
 		s.held.add(a)
-	case s.closed != nil && a.OwnEpoch == s.closed.own:
+	case a.OwnEpoch != 0 && a.OwnEpoch != t.own && s.ended.has(a.OwnEpoch):
 		// Late: that numbering has ended, after everything in it.
 	case t.own == 0 || a.OwnEpoch != t.own:
 		s.holdLocked(a)
@@ -130,6 +134,9 @@ func (s *stream) forgetClosedLocked() {
 // endLocked ends a tail that is in former.
 func (s *stream) endLocked(t *tail, how ending, hooks *hooks) {
 	t.retired, t.ending = false, how
+	if t.own != 0 {
+		s.ended.add(t.own)
+	}
 	t.parked.wake(hooks)
 	s.giveUpLocked(t)
 }
@@ -188,17 +195,35 @@ func (s *stream) queueLoadLocked() {
 	}
 }
 
+// queueRefreshLocked queues a refresh, unless the stream is loading: then the
+// load reads it, or is repeated.
 func (s *stream) queueRefreshLocked() {
-	if !s.refreshQueued && s.current != nil && !s.removed {
-		s.refreshQueued = true
+	if s.markRefreshLocked() {
 		s.hub.refreshes.push(s)
 	}
 }
 
-// queueRefresh queues a refresh, unless the stream is loading: then the load
-// reads it, or is repeated.
-func (s *stream) queueRefresh() {
+// markRefreshLocked reports whether the stream is to be put into the queue of
+// refreshes.
+func (s *stream) markRefreshLocked() bool {
+	if s.refreshQueued || s.current == nil || s.removed {
+		return false
+	}
+	s.refreshQueued = true
+	return true
+}
+
+// wantRefresh has the stream read whatever is known of it, and reports whether
+// it is to be put into the queue of refreshes.
+func (s *stream) wantRefresh() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queueRefreshLocked()
+	s.refreshWanted = true
+	return s.markRefreshLocked()
+}
+
+// refreshDueLocked reports whether a queued refresh is still needed: what was
+// held may have been explained by a read that was in flight.
+func (s *stream) refreshDueLocked() bool {
+	return s.refreshWanted || s.held.unexplained()
 }
