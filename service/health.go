@@ -40,7 +40,9 @@ type healthService struct {
 
 	ping      func(context.Context) error
 	listening func() bool
-	logger    *slog.Logger
+	// listenerChanged is signalled when the listener was seen to come or go.
+	listenerChanged *broadcast
+	logger          *slog.Logger
 
 	mu       sync.Mutex // guards what follows
 	store    condition
@@ -77,7 +79,13 @@ func (c *condition) tolerable(now time.Time) bool {
 func (c *condition) good() bool { return c.known && c.since.IsZero() }
 
 func newHealthService(ping func(context.Context) error, listening func() bool, logger *slog.Logger) *healthService {
-	h := &healthService{Server: health.NewServer(), ping: ping, listening: listening, logger: logger}
+	h := &healthService{
+		Server:          health.NewServer(),
+		ping:            ping,
+		listening:       listening,
+		listenerChanged: newBroadcast(),
+		logger:          logger,
+	}
 	h.SetServingStatus(LivenessService, grpc_health_v1.HealthCheckResponse_SERVING)
 	h.publish(false)
 	return h
@@ -114,8 +122,13 @@ func (h *healthService) watchStore(ctx context.Context) {
 }
 
 func (h *healthService) watchListener(ctx context.Context) {
+	before := false
 	for ctx.Err() == nil {
 		listening := h.listening()
+		if listening != before {
+			before = listening
+			h.listenerChanged.signal()
+		}
 		h.observe(func() {
 			if listening {
 				h.listener.well()

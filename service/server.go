@@ -81,7 +81,7 @@ func New(store backlog.Store, h *hub.Hub, bus hub.Bus, cfg Config) *Server {
 		logger: cfg.Logger,
 		ending: make(chan struct{}),
 	}
-	s.health = newHealthService(store.Ping, func() bool { return bus.Current().Number != 0 }, cfg.Logger)
+	s.health = newHealthService(store.Ping, s.listening, cfg.Logger)
 	return s
 }
 
@@ -96,6 +96,9 @@ func (s *Server) Register(g reflection.GRPCServer) {
 // Run keeps readiness up to date until ctx ends, and returns nil. Until it has
 // seen the store answer and the bus listen, the health service says NOT_SERVING.
 func (s *Server) Run(ctx context.Context) error { return s.health.run(ctx) }
+
+// listening reports whether LISTEN is active.
+func (s *Server) listening() bool { return s.bus.Current().Number != 0 }
 
 // isEnding reports whether streaming calls are being told to go.
 func (s *Server) isEnding() bool {

@@ -37,6 +37,8 @@ func (s *Server) Subscribe(req *fanfarev1.SubscribeRequest, stream fanfarev1.Fan
 
 // deliver subscribes and sends what the subscription has until it ends.
 func (s *Server) deliver(ctx context.Context, w *writer, closing context.Context, name backlog.StreamName, start hub.Start) error {
+	// Taken before the acknowledgement, so that no change after it is missed.
+	listenerChanged := s.health.listenerChanged.next()
 	// closing ends with ctx, too; a wait for the listener must not outlast either.
 	sub, err := s.hub.Subscribe(closing, name, start)
 	if err != nil {
@@ -51,7 +53,14 @@ func (s *Server) deliver(ctx context.Context, w *writer, closing context.Context
 	if err := w.send(subscribedProto(subscribed), subscribed.ResumeAfter); err != nil {
 		return failureOf(err)
 	}
-	d := &delivery{sub: sub, w: w, heartbeat: s.cfg.Heartbeat, wake: make(chan struct{}, 1)}
+	d := &delivery{
+		server:          s,
+		sub:             sub,
+		w:               w,
+		wake:            make(chan struct{}, 1),
+		listenerChanged: listenerChanged,
+		listening:       true,
+	}
 	sub.SetWake(d.wakeUp)
 	return d.loop(ctx, closing)
 }
@@ -59,11 +68,15 @@ func (s *Server) deliver(ctx context.Context, w *writer, closing context.Context
 // delivery is the sending side of one subscription: replay, seam and live are
 // the same loop.
 type delivery struct {
-	sub       *hub.Subscription
-	w         *writer
-	heartbeat time.Duration
+	server *Server
+	sub    *hub.Subscription
+	w      *writer
 	// wake holds one token: that the subscription may have something.
 	wake chan struct{}
+	// listenerChanged is closed when the listener has come or gone; listening is
+	// what the client knows of it.
+	listenerChanged <-chan struct{}
+	listening       bool
 }
 
 // wakeUp is called by the hub, which must not be blocked.
@@ -75,7 +88,8 @@ func (d *delivery) wakeUp() {
 }
 
 func (d *delivery) loop(ctx, closing context.Context) error {
-	idle := time.NewTimer(d.heartbeat)
+	heartbeat := d.server.cfg.Heartbeat
+	idle := time.NewTimer(heartbeat)
 	defer idle.Stop()
 	lastSent := time.Now()
 	for {
@@ -88,11 +102,15 @@ func (d *delivery) loop(ctx, closing context.Context) error {
 		}
 		select {
 		case <-d.wake:
+		case <-d.listenerChanged:
+			if err := d.sendStatus(); err != nil {
+				return endOf(ctx, err)
+			}
 		case <-closing.Done():
 			return endOf(ctx, d.goodBye())
 		case <-idle.C:
 			// The timer is not reset for every frame; it looks when it fires.
-			if rest := d.heartbeat - time.Since(lastSent); rest > 0 {
+			if rest := heartbeat - time.Since(lastSent); rest > 0 {
 				idle.Reset(rest)
 				continue
 			}
@@ -100,7 +118,7 @@ func (d *delivery) loop(ctx, closing context.Context) error {
 				return endOf(ctx, err)
 			}
 			lastSent = time.Now()
-			idle.Reset(d.heartbeat)
+			idle.Reset(heartbeat)
 		}
 	}
 }
@@ -122,6 +140,21 @@ func (d *delivery) sendReady(closing context.Context) (sent bool, err error) {
 		sent = true
 	}
 	return sent, nil
+}
+
+// sendStatus tells whether the server listens, if the client does not know. An
+// outage that was over before anybody looked is not told: no durable frame was
+// missed.
+func (d *delivery) sendStatus() error {
+	d.listenerChanged = d.server.health.listenerChanged.next()
+	listening := d.server.listening()
+	if listening == d.listening {
+		return nil
+	}
+	d.listening = listening
+	return d.w.send(&fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Status{
+		Status: &fanfarev1.Status{Listening: listening},
+	}}, d.sub.Position())
 }
 
 // goodBye tells the client that the server ends the call, and where it stands.

@@ -1,0 +1,354 @@
+package service_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/servicetest"
+)
+
+func quickDrain(delay, grace time.Duration) func(*servicetest.Config) {
+	return func(c *servicetest.Config) { c.Service.DrainDelay, c.Service.DrainGrace = delay, grace }
+}
+
+// parting is how a subscription was sent away.
+func (r *reader) parting(t *testing.T) *fanfarev1.Closing {
+	t.Helper()
+	if code := r.end(); code != codes.Unavailable {
+		t.Errorf("the subscription ended %s", code)
+	}
+	if len(r.notices) == 0 || r.notices[len(r.notices)-1].GetClosing() == nil {
+		return nil
+	}
+	closing := r.notices[len(r.notices)-1].GetClosing()
+	if wait := closing.GetRetryIn().AsDuration(); wait <= 0 || wait > time.Second {
+		t.Errorf("retry in %s", wait)
+	}
+	return closing
+}
+
+// Scenario S143, symptom: shutdown hung until it was killed. Cause: GracefulStop
+// waits for streams that nobody tells to go, or that are blocked in Send.
+func TestDrainWithIdleStalledAndReplayingStreams(t *testing.T) {
+	const grace = 3 * time.Second
+	w := newWorld(t, quickDrain(-1, grace))
+	idle, busy := stream("drain", "idle"), stream("drain", "busy")
+	publish(t, w.a, newFrame(idle, "seen"))
+	const n = 3000
+	publishMany(t, w.b, busy, n, func(i int) string { return fmt.Sprintf("%05d", i) + strings.Repeat("x", 2000) })
+
+	var idlers, stalled, replaying []*reader
+	for range 50 {
+		r := subscribe(t, w.a, fromOldest(idle))
+		r.take(1)
+		r.untilCaughtUp()
+		idlers = append(idlers, r)
+	}
+	for range 5 {
+		stalled = append(stalled, subscribe(t, w.a, fromOldest(busy)))
+	}
+	var reading sync.WaitGroup
+	for range 5 {
+		r := subscribe(t, w.a, fromOldest(busy))
+		replaying = append(replaying, r)
+		reading.Go(func() {
+			for r.recv() == nil {
+				time.Sleep(10 * time.Millisecond) // a slow reader
+			}
+		})
+	}
+	began := time.Now()
+	drained := make(chan error, 1)
+	go func() { drained <- w.a.Drain(t.Context()) }()
+	ends := map[time.Duration]bool{}
+	for _, r := range idlers {
+		closing := r.parting(t)
+		if closing.GetResumeAfter().GetSequence() != 1 {
+			t.Errorf("an idle subscription was sent away with %v", closing)
+		}
+		ends[time.Since(began).Truncate(100*time.Millisecond)] = true
+	}
+	if len(ends) < 5 {
+		t.Errorf("50 idle subscriptions were sent away at %d moments", len(ends))
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > grace+2*time.Second {
+		t.Errorf("the drain took %s, the grace is %s", took, grace)
+	}
+	reading.Wait()
+	for _, r := range append(stalled, replaying...) {
+		r.end()
+		contiguous(t, r.frames, 1)
+		last := &fanfarev1.Position{}
+		if len(r.frames) > 0 {
+			last = r.frames[len(r.frames)-1].GetPosition()
+		}
+		rest := subscribe(t, w.b, after(busy, last))
+		if rest.subscribed.GetResumed() != true {
+			t.Errorf("after %v: %v", last, rest.subscribed)
+		}
+		contiguous(t, rest.take(n-len(r.frames)), last.GetSequence()+1)
+		rest.cancel()
+	}
+}
+
+// Scenario S145, symptom: streams stood still through a shutdown. Cause: the
+// source of frames was closed before the streams. Delivery goes on until each is
+// sent away, and the other replica has the rest.
+func TestDrainUnderLoad(t *testing.T) {
+	w := newWorld(t, quickDrain(300*time.Millisecond, 3*time.Second))
+	recorder := servicetest.NewRecorder()
+	s := stream("drain", "load")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	var gone atomic.Bool
+	pick := func() fanfarev1.FanfareServiceClient {
+		if gone.Load() {
+			return w.b.Client
+		}
+		return w.a.Client
+	}
+	var following errgroup.Group
+	var followers []*servicetest.Follower
+	for i := range 20 {
+		f := recorder.Follower(fmt.Sprint("follower ", i), s, servicetest.FollowerConfig{Pick: pick})
+		followers = append(followers, f)
+		following.Go(func() error { return f.Run(ctx) })
+	}
+	for _, f := range followers {
+		if err := f.AwaitSubscribed(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drained := make(chan error, 1)
+	go func() { drained <- w.a.Drain(ctx) }()
+	// New calls go to b once its health would say so.
+	gone.Store(true)
+	publishing := true
+	for i := 0; publishing; i++ {
+		recordedBatch(t, recorder, w.b, s, 2, i)
+		select {
+		case err := <-drained:
+			publishing = false
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(5 * time.Millisecond): // 400 frames a second
+		}
+	}
+	last := recordedBatch(t, recorder, w.b, s, 1, -1)
+	for _, f := range followers {
+		if err := f.AwaitLast(ctx, position(last)); err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	if err := following.Wait(); err != nil {
+		t.Error(err)
+	}
+	servicetest.Check(t, recorder.Run(), servicetest.Unbroken)
+}
+
+// Scenario S147, symptom: errors with each deploy. Cause: readiness was withdrawn
+// after the socket had been closed. A client that honours health sees no failed
+// call over rolling restarts.
+func TestRollingRestarts(t *testing.T) {
+	url := pgtest.NewDatabase(t)
+	options := []func(*servicetest.Config){wholeBacklog, quickDrain(500*time.Millisecond, 2*time.Second)}
+	balancer := &balancer{}
+	current := servicetest.Start(t, url, options...)
+	balancer.add(current)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	var g errgroup.Group
+	g.Go(func() error { balancer.probe(ctx); return nil })
+	eventually(t, "a replica is ready", func() bool { return balancer.pick() != nil })
+	calls := 0
+	g.Go(func() error {
+		for ctx.Err() == nil {
+			client := balancer.pick()
+			if client == nil {
+				return fmt.Errorf("no replica is ready after %d calls", calls)
+			}
+			_, err := client.Publish(context.Background(), &fanfarev1.PublishRequest{Frame: newFrame(stream("rolling", ""), "x")})
+			if err != nil {
+				return fmt.Errorf("call %d: %w", calls, err)
+			}
+			calls++
+		}
+		return nil
+	})
+	for range 3 {
+		next := servicetest.Start(t, url, options...)
+		balancer.add(next)
+		eventually(t, "the next replica is ready", func() bool { return balancer.isReady(next) })
+		if err := current.Drain(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := current.Stop(); err != nil {
+			t.Error(err)
+		}
+		balancer.remove(current)
+		current = next
+	}
+	cancel()
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	if calls < 100 {
+		t.Errorf("only %d calls were made", calls)
+	}
+}
+
+// balancer picks a replica whose health says SERVING, as it was at the last
+// probe.
+type balancer struct {
+	mu       sync.Mutex
+	replicas []*servicetest.Replica
+	ready    map[*servicetest.Replica]bool
+}
+
+func (b *balancer) add(r *servicetest.Replica) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.replicas = append(b.replicas, r)
+}
+
+func (b *balancer) remove(r *servicetest.Replica) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.replicas {
+		if b.replicas[i] == r {
+			b.replicas = append(b.replicas[:i:i], b.replicas[i+1:]...)
+			return
+		}
+	}
+}
+
+func (b *balancer) isReady(r *servicetest.Replica) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ready[r]
+}
+
+func (b *balancer) pick() fanfarev1.FanfareServiceClient {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.replicas {
+		if b.ready[r] {
+			return r.Client
+		}
+	}
+	return nil
+}
+
+// probe looks at every replica's health ten times a second until ctx ends.
+func (b *balancer) probe(ctx context.Context) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		b.mu.Lock()
+		replicas := b.replicas
+		b.mu.Unlock()
+		ready := map[*servicetest.Replica]bool{}
+		for _, r := range replicas {
+			ready[r] = serving(ctx, r, "")
+		}
+		b.mu.Lock()
+		b.ready = ready
+		b.mu.Unlock()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// serving asks a replica's health service.
+func serving(ctx context.Context, r *servicetest.Replica, name string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	answer, err := grpc_health_v1.NewHealthClient(r.Conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: name})
+	return err == nil && answer.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING
+}
+
+// errorLog keeps lines of level ERROR.
+type errorLog struct {
+	slog.Handler
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *errorLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelError }
+
+func (l *errorLog) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	line := r.Message
+	r.Attrs(func(a slog.Attr) bool { line += " " + a.String(); return true })
+	l.lines = append(l.lines, line)
+	return nil
+}
+
+func (l *errorLog) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l *errorLog) WithGroup(string) slog.Handler      { return l }
+
+// Scenario S150, symptom: "closed pool" errors and panics in the last second.
+// Cause: the pool was closed under handlers that still ran.
+func TestDrainUnderReplays(t *testing.T) {
+	log := &errorLog{}
+	w := newWorld(t, quickDrain(-1, time.Second), func(c *servicetest.Config) { c.Logger = slog.New(log) })
+	s := stream("drain", "replays")
+	publishMany(t, w.b, s, 3000, func(i int) string { return numbered(i) + string(make([]byte, 1000)) })
+	// A connection that is not the replica's own, which ends with it.
+	conn, err := w.a.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	client := fanfarev1.NewFanfareServiceClient(conn)
+	var reading errgroup.Group
+	for range 50 {
+		r := subscribeWith(t, client, fromOldest(s))
+		reading.Go(func() error {
+			for {
+				if err := r.recv(); status.Code(err) == codes.Unavailable {
+					return nil
+				} else if err != nil {
+					return fmt.Errorf("a replay ended with %w", err)
+				}
+				time.Sleep(5 * time.Millisecond) // a slow reader
+			}
+		})
+	}
+	if err := w.a.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := w.a.Stop(); err != nil {
+		t.Error(err)
+	}
+	if err := reading.Wait(); err != nil {
+		t.Error(err)
+	}
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	if len(log.lines) > 0 {
+		t.Errorf("logged at level ERROR: %q", log.lines)
+	}
+}

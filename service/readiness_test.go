@@ -1,0 +1,129 @@
+package service_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service"
+	"github.com/fanfare-io/fanfare/service/servicetest"
+)
+
+// watchHealth hands out the changes that a health Watch shows.
+func watchHealth(t *testing.T, r *servicetest.Replica) <-chan bool {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	watch, err := grpc_health_v1.NewHealthClient(r.Conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{
+		Service: fanfarev1.FanfareService_ServiceDesc.ServiceName,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := make(chan bool, 100)
+	go func() {
+		defer close(changes)
+		for {
+			answer, err := watch.Recv()
+			if err != nil {
+				return
+			}
+			changes <- answer.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING
+		}
+	}()
+	return changes
+}
+
+func expectChange(t *testing.T, changes <-chan bool, want bool, when string) {
+	t.Helper()
+	select {
+	case got := <-changes:
+		if got != want {
+			t.Fatalf("%s: readiness is %t", when, got)
+		}
+	case <-time.After(15 * time.Second):
+		t.Fatalf("%s: readiness did not change within 15 s", when)
+	}
+}
+
+// Scenarios S162 and S163 and acceptance 8, symptoms: readiness stayed good
+// although the database was gone; liveness went with it and took every process
+// down. Cause: SERVING set once; one status for both.
+func TestReadinessFollowsTheDatabase(t *testing.T) {
+	url := pgtest.NewDatabase(t)
+	listening, storing := pgtest.Proxy(t, url), pgtest.Proxy(t, url)
+	r := servicetest.Start(t, storing.URL(url), func(c *servicetest.Config) {
+		c.ListenURL, c.MigrateURL = listening.URL(url), url
+	})
+	changes := watchHealth(t, r)
+	if ready := <-changes; !ready {
+		expectChange(t, changes, true, "at the start")
+	}
+	for _, fault := range []struct {
+		name       string
+		begin, end func()
+	}{
+		{"listener refused", func() { listening.Refuse(); listening.Cut() }, listening.Restore},
+		{"listener in a black hole", func() { listening.Blackhole(pgtest.BothWays) }, listening.Restore},
+		{"pool refused", func() { storing.Refuse(); storing.Cut() }, storing.Restore},
+		{"pool in a black hole", func() { storing.Blackhole(pgtest.BothWays) }, storing.Restore},
+		{"both", func() { storing.Refuse(); listening.Refuse(); storing.Cut(); listening.Cut() }, func() { storing.Restore(); listening.Restore() }},
+	} {
+		fault.begin()
+		expectChange(t, changes, false, fault.name)
+		if !serving(t.Context(), r, service.LivenessService) {
+			t.Errorf("%s: liveness is not SERVING", fault.name)
+		}
+		fault.end()
+		expectChange(t, changes, true, fault.name+" is over")
+	}
+	// A blip changes nothing: the next thing that the watch shows is the drain.
+	listening.Blackhole(pgtest.BothWays)
+	storing.Blackhole(pgtest.BothWays)
+	time.Sleep(500 * time.Millisecond) // the blip
+	listening.Restore()
+	storing.Restore()
+	publish(t, r, newFrame(stream("after", "blip"), "x"))
+	select {
+	case ready := <-changes:
+		t.Errorf("a blip of 500 ms made readiness %t", ready)
+	case <-time.After(2 * time.Second):
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Drain(ctx); err != nil {
+		t.Error(err)
+	}
+	expectChange(t, changes, false, "drain")
+}
+
+// A subscription outlives a restart of the database, is told, and loses nothing.
+func TestSubscriptionsOutliveARestart(t *testing.T) {
+	server := pgtest.Start(t)
+	w := worldOn(t, server.NewDatabase(t))
+	s := stream("outlive", "")
+	publish(t, w.a, newFrame(s, "before"))
+	r := subscribe(t, w.b, fromOldest(s))
+	r.take(1)
+	r.untilCaughtUp()
+	server.Restart("fast")
+	r.until("listening again", func(m *fanfarev1.SubscribeResponse) bool { return m.GetStatus().GetListening() })
+	eventually(t, "publishing works again", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := w.a.Client.Publish(ctx, &fanfarev1.PublishRequest{Frame: newFrame(s, "after")})
+		return err == nil
+	})
+	if got := r.payloads(1)[0]; got != "after" {
+		t.Errorf("got %q", got)
+	}
+	for _, m := range r.notices {
+		if m.GetGap() != nil {
+			t.Errorf("a restart made a gap: %v", m)
+		}
+	}
+}
