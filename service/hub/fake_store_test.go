@@ -25,7 +25,6 @@ type fakeStore struct {
 
 	loads, pages, loadedFrames int
 	largestLoad                int
-	running, mostRunning       int
 	fail                       error
 	// before is called when a read has arrived, after when it has its result;
 	// without the lock.
@@ -216,10 +215,7 @@ func (f *fakeStore) begin(what string, origin uint64) (end func(), err error) {
 		f.before(what)
 	}
 	f.mu.Lock()
-	f.running++
-	f.mostRunning = max(f.mostRunning, f.running)
 	end = func() {
-		f.running--
 		f.mu.Unlock()
 		if f.after != nil {
 			f.after(what)
@@ -331,6 +327,12 @@ func (f *fakeStore) reads() (loads, pages int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.loads, f.pages
+}
+
+func (f *fakeStore) largest() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.largestLoad
 }
 
 func (f *fakeStore) names() []backlog.StreamName {

@@ -49,6 +49,8 @@ func newRig(t testing.TB, cfg Config) *rig {
 			t.Errorf("Run: %v", err)
 		}
 	})
+	// The refresh for the first listening is over before a test counts queries.
+	eventually(t, "the listening is noticed", func() bool { return len(r.hub.relistened) == 0 })
 	return r
 }
 
@@ -225,6 +227,6 @@ func eventually(t testing.TB, what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within 20 s: %s", what)
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 }

@@ -1,0 +1,408 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// Five thousand clients of 200 streams that come back at once cost tens of
+// queries, whether the replica knows the streams or not.
+func TestReconnectingHerd(t *testing.T) {
+	const streams, clients = 200, 5000
+	for _, tt := range []struct {
+		name  string
+		start func(i int, head backlog.Position) Start
+		// pages is how many there may be: after a gap the backlog is read in pages,
+		// which the subscriptions of a stream share.
+		pages int
+	}{
+		{"oldest", func(int, backlog.Position) Start { return Oldest() }, 0},
+		{"positions", func(i int, head backlog.Position) Start {
+			return After(backlog.Position{Epoch: head.Epoch, Sequence: uint64(20 + i%30)})
+		}, 0},
+		{"positions that cannot be resumed", func(_ int, head backlog.Position) Start {
+			return After(backlog.Position{Epoch: head.Epoch, Sequence: 1000})
+		}, 4 * streams},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Config{})
+			for i := range streams {
+				r.publishMany(streamName(i), 0, 50)
+			}
+			// The time that a query takes.
+			r.store.before = func(string) { <-time.After(2 * time.Millisecond) }
+			var group errgroup.Group
+			for i := range clients {
+				group.Go(func() error {
+					name := streamName(i % streams)
+					sub, err := r.hub.Subscribe(t.Context(), name, tt.start(i, r.store.head(name)))
+					if err != nil {
+						return err
+					}
+					defer sub.Close()
+					reader := &reader{rig: r, name: name, sub: sub, position: sub.Subscribed().ResumeAfter}
+					for reader.position.Sequence != 50 || len(reader.notices) == 0 {
+						if _, err := reader.next(t.Context()); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			}
+			if err := group.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			if loads, pages := r.store.reads(); loads > 40 || pages > tt.pages {
+				t.Errorf("%d loads and %d pages", loads, pages)
+			}
+		})
+	}
+}
+
+// Ten thousand subscriptions of one stream share one load and every frame.
+func TestManySubscriptionsOfOneStream(t *testing.T) {
+	const clients, frames = 10000, 20
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 10)
+		var mu sync.Mutex
+		encoded := make(map[string]int)
+		encode := r.hub.encode
+		r.hub.encode = func(f backlog.Frame) []byte {
+			mu.Lock()
+			defer mu.Unlock()
+			encoded[f.Position.String()]++
+			return encode(f)
+		}
+		all := make([]*reader, clients)
+		for i := range all {
+			all[i] = r.subscribe(orders, Oldest())
+		}
+		for _, s := range all {
+			s.caughtUp()
+			s.silent()
+		}
+		r.publishMany(orders, 10, frames)
+		for _, s := range all {
+			expect(t, s.frames(10+frames), numbers(0, 10+frames))
+		}
+		if loads, _ := r.store.reads(); loads != 1 {
+			t.Errorf("%d loads", loads)
+		}
+		for p, n := range encoded {
+			if n != 1 {
+				t.Errorf("frame %s was encoded %d times", p, n)
+			}
+		}
+		if n := r.hub.Subscribers(orders); n != clients {
+			t.Errorf("%d subscribers", n)
+		}
+	})
+}
+
+// An append wakes those who are parked, each once, and nobody who is behind.
+func TestOnlyParkedSubscriptionsAreWoken(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		parked := r.subscribe(orders, Live())
+		behind := r.subscribe(orders, Live())
+		wakes := map[string]int{}
+		parked.sub.SetWake(func() { wakes["parked"]++ })
+		behind.sub.SetWake(func() { wakes["behind"]++ })
+		if _, ok, _ := parked.sub.TryNext(1); !ok {
+			t.Fatal("no CaughtUp")
+		}
+		parked.silent()
+		r.bus.hold()
+		r.publishMany(orders, 0, 10)
+		r.bus.release(false)
+		synctest.Wait()
+		if wakes["parked"] != 1 || wakes["behind"] != 0 {
+			t.Errorf("woken: %v", wakes)
+		}
+		r.publishMany(orders, 10, 10)
+		synctest.Wait()
+		if wakes["parked"] != 1 {
+			t.Errorf("woken although not parked: %v", wakes)
+		}
+	})
+}
+
+// Slow subscriptions at the same place share pages, and the pager reads a
+// bounded number at once.
+func TestPagesAreShared(t *testing.T) {
+	r := newRig(t, Config{TailFrames: 10, PageFrames: 50, Pagers: 2})
+	r.publishMany(orders, 0, 1000)
+	var atOnce, mostAtOnce atomic.Int32
+	r.store.before = func(what string) {
+		if what == "page" {
+			mostAtOnce.Store(max(mostAtOnce.Load(), atOnce.Add(1)))
+			<-time.After(time.Millisecond)
+			atOnce.Add(-1)
+		}
+	}
+	var group errgroup.Group
+	for range 200 {
+		s := r.subscribe(orders, Oldest())
+		group.Go(func() error {
+			for len(s.payloads) < 1000 {
+				if _, err := s.next(t.Context()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	// 20 pages if all kept step, 4,000 if none were shared.
+	if _, pages := r.store.reads(); pages > 1500 {
+		t.Errorf("%d pages for 200 subscriptions of 20 pages each", pages)
+	}
+	if most := int(mostAtOnce.Load()); most != 2 {
+		t.Errorf("%d pages at once", most)
+	}
+	if n := r.hub.Stats().PageBytes; n != 0 {
+		t.Errorf("%d bytes of pages are left", n)
+	}
+}
+
+// A subscription that leaves while its page waits or is read leaves nothing
+// behind.
+func TestLeavingWhilePaging(t *testing.T) {
+	bubble(t, Config{TailFrames: 10, PageFrames: 50, Pagers: 1}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 1000)
+		a, b := r.subscribe(orders, Oldest()), r.subscribe(orders, Last(500))
+		gate := make(chan struct{})
+		r.store.before = func(string) { <-gate }
+		a.silent()
+		b.silent()
+		synctest.Wait()
+		a.sub.Close()
+		b.sub.Close()
+		close(gate)
+		synctest.Wait()
+		if _, pages := r.store.reads(); pages != 1 {
+			t.Errorf("%d pages were read for nobody", pages)
+		}
+		if n := r.hub.Stats().PageBytes; n != 0 {
+			t.Errorf("%d bytes of pages are left", n)
+		}
+	})
+}
+
+// Streams take turns at the pager.
+func TestPagerTakesTurns(t *testing.T) {
+	g := newPager()
+	a, b := &stream{}, &stream{}
+	for range 5 {
+		g.push(&page{stream: a})
+	}
+	g.push(&page{stream: b})
+	var order []*stream
+	for range 6 {
+		order = append(order, g.take(t.Context()).stream)
+	}
+	if order[1] != b {
+		t.Errorf("the second stream waited for all pages of the first")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if p := g.take(ctx); p != nil {
+		t.Errorf("got a page from an ended pager")
+	}
+}
+
+// The re-read goes over all streams once in the interval, a thousand to a
+// query, spread.
+func TestReReadIsSpread(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		const streams = 2500
+		var group errgroup.Group
+		for i := range streams {
+			group.Go(func() error {
+				sub, err := r.hub.Subscribe(t.Context(), streamName(i), Live())
+				if err == nil {
+					t.Cleanup(sub.Close)
+				}
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		advance(t, 31*time.Second)
+		var loads []int
+		for range 6 {
+			n, _ := r.store.reads()
+			loads = append(loads, n)
+			advance(t, 10*time.Second)
+		}
+		for i := 1; i < len(loads); i++ {
+			if d := loads[i] - loads[i-1]; d != 1 {
+				t.Errorf("loads each 10 s: %v, want one more each time", loads)
+			}
+		}
+		if n := r.store.largest(); n > backlog.MaxLoadRequests {
+			t.Errorf("a load of %d streams", n)
+		}
+	})
+}
+
+func TestLinger(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 5)
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		loads, _ := r.store.reads()
+		s.sub.Close()
+		advance(t, 9*time.Second)
+		r.bus.publish(orders, "5")
+		again := r.subscribe(orders, Oldest())
+		again.caughtUp()
+		expect(t, again.payloads, numbers(0, 6))
+		if n, _ := r.store.reads(); n != loads {
+			t.Errorf("the lingering tail was loaded again")
+		}
+		advance(t, 9*time.Second)
+		again.sub.Close()
+		advance(t, 9*time.Second)
+		if n := r.hub.Stats(); n.Streams != 1 || n.TailBytes == 0 {
+			t.Errorf("%+v before the linger is over", n)
+		}
+		advance(t, 2*time.Second)
+		if n := r.hub.Stats(); n.Streams != 0 || n.TailBytes != 0 || n.Subscribers != 0 {
+			t.Errorf("%+v after the linger", n)
+		}
+	})
+}
+
+func TestTailIsBounded(t *testing.T) {
+	bubble(t, Config{TailBytes: 100 << 10}, func(t *testing.T, r *rig) {
+		s := r.subscribe(orders, Live())
+		s.caughtUp()
+		big := strings.Repeat("x", 30<<10)
+		for range 20 {
+			r.bus.publish(orders, big)
+		}
+		if n := r.hub.Stats().TailBytes; n > 100<<10 {
+			t.Errorf("a tail of %d bytes", n)
+		}
+		s.frames(20)
+		r.bus.publish(orders, strings.Repeat("y", 300<<10))
+		s.silentAfter(21)
+		_, pages := r.store.reads()
+		if n := r.hub.Stats().TailBytes; n < 300<<10 || n > 310<<10 {
+			t.Errorf("a tail of %d bytes does not hold the one frame", n)
+		}
+		again := r.subscribe(orders, Last(1))
+		again.frames(1)
+		if _, after := r.store.reads(); after != pages {
+			t.Errorf("the newest frame was not in the tail")
+		}
+	})
+}
+
+func (r *reader) silentAfter(n int) {
+	r.t.Helper()
+	r.frames(n)
+	r.silent()
+}
+
+// All tails together stay within their bound, and nobody misses anything: who
+// finds its tail emptied reads pages.
+func TestAllTailsAreBounded(t *testing.T) {
+	const bound = 1 << 20
+	r := newRig(t, Config{MaxTailBytes: bound, MaxPageBytes: 128 << 10, PageBytes: 32 << 10})
+	var all []*reader
+	for i := range 50 {
+		s := r.subscribe(streamName(i), Live())
+		all = append(all, s)
+	}
+	payload := strings.Repeat("x", 1000)
+	for n := range 100 {
+		for i := range 50 {
+			r.bus.publish(streamName(i), fmt.Sprint(n, payload))
+		}
+		// An eighth of what is published in a round may come before the sweeper.
+		eventually(t, "the tails shrink", func() bool { return r.hub.Stats().TailBytes <= bound })
+	}
+	if r.hub.Stats().Shrunk == 0 {
+		t.Errorf("no tail was emptied")
+	}
+	for _, s := range all {
+		s.frames(100)
+		if n := r.hub.Stats().PageBytes; n > 128<<10 {
+			t.Errorf("%d bytes of pages", n)
+		}
+	}
+}
+
+// Stalled subscriptions do not keep their pages.
+func TestPagesOfStalledSubscriptionsAreEvicted(t *testing.T) {
+	bubble(t, Config{TailFrames: 10, PageFrames: 64, PageBytes: 32 << 10, MaxPageBytes: 64 << 10}, func(t *testing.T, r *rig) {
+		payload := strings.Repeat("x", 1000)
+		for range 900 {
+			r.bus.publish(orders, payload)
+		}
+		var all []*reader
+		for i := range 20 {
+			s := r.subscribe(orders, Last(uint64(100+40*i)))
+			for range 2 {
+				// The first asks for the page, the second takes one frame of it.
+				if d, ok, err := s.sub.TryNext(1); err != nil {
+					t.Fatal(err)
+				} else if ok {
+					if err := s.take(d); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+			}
+			all = append(all, s)
+		}
+		if n := r.hub.Stats().PageBytes; n > 64<<10 {
+			t.Errorf("%d bytes of pages", n)
+		}
+		for i, s := range all {
+			s.frames(100 + 40*i)
+		}
+		if n := r.hub.Stats().PageBytes; n != 0 {
+			t.Errorf("%d bytes of pages are left", n)
+		}
+	})
+}
+
+// Rounds get smaller where frames are large, and larger again.
+func TestRoundSizeAdapts(t *testing.T) {
+	h := New(nil, nil, nil, Config{RoundBytes: 1000})
+	size := h.newRoundSize()
+	round := func(bytes int) {
+		size.adapt([]backlog.Loaded{{Frames: []backlog.Frame{{Payload: make([]byte, bytes)}}}})
+	}
+	for range 20 {
+		round(2000)
+	}
+	if size.streams != minRoundStreams {
+		t.Errorf("%d streams", size.streams)
+	}
+	round(500)
+	if size.streams != minRoundStreams {
+		t.Errorf("%d streams", size.streams)
+	}
+	for range 20 {
+		round(10)
+	}
+	if size.streams != backlog.MaxLoadRequests {
+		t.Errorf("%d streams", size.streams)
+	}
+}
