@@ -1,14 +1,10 @@
 package listener
 
 import (
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,6 +40,7 @@ func TestHalfOpenConnection(t *testing.T) {
 
 // POSTGRES.md 20: slow is not dead.
 func TestSlowNetworkIsNoLoss(t *testing.T) {
+	t.Parallel()
 	url := pgtest.NewDatabase(t)
 	proxy := pgtest.Proxy(t, url)
 	proxy.Delay(500 * time.Millisecond)
@@ -130,6 +127,7 @@ func TestEveryConnectErrorIsRetried(t *testing.T) {
 // S159, POSTGRES.md 24: LISTEN fails with 58P01 for a while. Nothing is
 // acknowledged, the queue's usage is asked for, and it recovers by itself.
 func TestListenFailsForAWhile(t *testing.T) {
+	t.Parallel()
 	url := pgtest.NewDatabase(t)
 	w := newWire(t, url)
 	var usages, listens atomic.Int64
@@ -182,150 +180,6 @@ func TestLaterListenFails(t *testing.T) {
 	eventually(t, "a notification", func() bool { return r.has("heard") })
 }
 
-// POSTGRES.md 26: a transaction pooler hides notifications. The first connection
-// ends Run with an error that names it and the option.
-func TestTransactionPoolerIsNamed(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	w := newWire(t, url)
-	w.set(nil, func(m pgproto3.BackendMessage) pgproto3.BackendMessage {
-		switch m := m.(type) {
-		case *pgproto3.NotificationResponse:
-			return nil
-		case *pgproto3.BackendKeyData:
-			return &pgproto3.BackendKeyData{ProcessID: 7, SecretKey: m.SecretKey}
-		}
-		return m
-	})
-	l, err := New(Config{URL: w.url(url), Probe: prober(url), ProbeTimeout: 300 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ensured := make(chan error, 1)
-	go func() { _, err := l.Ensure(context.Background(), "a"); ensured <- err }()
-	var deaf *ProbeError
-	err = l.Run(t.Context())
-	if !errors.As(err, &deaf) || !strings.Contains(err.Error(), "pooler in transaction mode") || !strings.Contains(err.Error(), "--listen-database-url") {
-		t.Fatalf("Run = %v, want a ProbeError that names the pooler and the option", err)
-	}
-	if err := <-ensured; !errors.Is(err, ErrNotListening) {
-		t.Fatalf("Ensure = %v, want ErrNotListening", err)
-	}
-	db := connect(t, url)
-	if query[int](t, db, "select count(*) from pg_stat_activity where application_name like 'fanfare-listen/%' and datname = current_database()") != 0 {
-		eventually(t, "the connection to end", func() bool {
-			return query[int](t, db, "select count(*) from pg_stat_activity where application_name like 'fanfare-listen/%' and datname = current_database()") == 0
-		})
-	}
-}
-
-// A pooler in session mode shows another process id too, and works: one warning.
-func TestSessionPoolerIsWarnedOf(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	w := newWire(t, url)
-	w.set(nil, func(m pgproto3.BackendMessage) pgproto3.BackendMessage {
-		if m, ok := m.(*pgproto3.BackendKeyData); ok {
-			return &pgproto3.BackendKeyData{ProcessID: 7, SecretKey: m.SecretKey}
-		}
-		return m
-	})
-	l, logs := start(t, Config{URL: w.url(url), Probe: prober(url)})
-	ensure(t, l, "a")
-	if s := l.State(); !s.Pooled || s.ProbeErr != nil {
-		t.Fatalf("state %+v, want Pooled and no probe error", s)
-	}
-	db := connect(t, url)
-	for range 2 {
-		pinned := query[bool](t, db, `select count(*) = 1 from pg_stat_activity a where application_name like 'fanfare-listen/%' and datname = current_database()`)
-		if !pinned {
-			t.Fatal("not one listener")
-		}
-		before := l.Current().Number
-		killListeners(t, db)
-		eventually(t, "the next listening", func() bool { return l.Current().Number > before })
-	}
-	if n := logs.count("stands between"); n != 1 {
-		t.Fatalf("%d warnings of a pooler, want 1", n)
-	}
-}
-
-// The two URLs lead to different databases.
-func TestOtherDatabaseIsNamed(t *testing.T) {
-	url, other := pgtest.NewDatabase(t), pgtest.NewDatabase(t)
-	l, err := New(Config{URL: url, Probe: prober(other), ProbeTimeout: 300 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var deaf *ProbeError
-	if err := l.Run(t.Context()); !errors.As(err, &deaf) || !strings.Contains(err.Error(), "different databases") || !strings.Contains(err.Error(), "--listen-database-url") {
-		t.Fatalf("Run = %v, want a ProbeError that names the databases", err)
-	}
-}
-
-// A probe that could not be committed says nothing about LISTEN: the listener
-// works, and the state has the detail until a probe gets through.
-func TestProbeThatCannotCommit(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	var broken atomic.Bool
-	broken.Store(true)
-	good := prober(url)
-	l, _ := start(t, Config{URL: url, PingInterval: 50 * time.Millisecond, Probe: func(ctx context.Context, name, payload string) error {
-		if broken.Load() {
-			return errors.New("the pool is away")
-		}
-		return good(ctx, name, payload)
-	}})
-	first := ensure(t, l, "a")
-	if err := l.State().ProbeErr; err == nil || !strings.Contains(err.Error(), "the pool is away") {
-		t.Fatalf("probe error %v, want the pool's", err)
-	}
-	broken.Store(false)
-	eventually(t, "a probe to get through", func() bool { return l.State().ProbeErr == nil })
-	if l.Current() != first {
-		t.Fatal("probing cost the connection")
-	}
-}
-
-// Later probes gate nothing, whatever becomes of them.
-func TestLaterProbesAreAside(t *testing.T) {
-	url, other := pgtest.NewDatabase(t), pgtest.NewDatabase(t)
-	var wrong atomic.Bool
-	good, bad := prober(url), prober(other)
-	l, logs := start(t, Config{URL: url, PingInterval: 50 * time.Millisecond, ProbeTimeout: 100 * time.Millisecond, Probe: func(ctx context.Context, name, payload string) error {
-		if wrong.Load() {
-			return bad(ctx, name, payload)
-		}
-		return good(ctx, name, payload)
-	}})
-	r := attach(t, l, "a")
-	ensure(t, l, "a")
-	wrong.Store(true)
-	db := connect(t, url)
-	killListeners(t, db)
-	eventually(t, "the next listening", func() bool { return l.Current().Number == 2 })
-	eventually(t, "the probe to fail", func() bool { return l.State().ProbeErr != nil })
-	notify(t, db, "a", "still heard")
-	eventually(t, "a notification", func() bool { return r.has("still heard") })
-	if n := l.Current().Number; n != 2 || logs.count("probe did not arrive") != 1 {
-		t.Fatalf("connection %d, log %v", n, logs.lines())
-	}
-	if n := query[int](t, db, "select count(*) from pg_stat_activity where query ilike 'listen %probe%'"); n != 0 {
-		t.Fatalf("%d sessions end with a probe's LISTEN", n)
-	}
-}
-
-// prober notifies through a URL, as a pool would.
-func prober(url string) func(context.Context, string, string) error {
-	return func(ctx context.Context, name, payload string) error {
-		conn, err := pgx.Connect(ctx, url)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close(context.Background()) }()
-		_, err = conn.Exec(ctx, "select pg_notify($1, $2)", name, payload)
-		return err
-	}
-}
-
 // A pooler may give the session to somebody else, or something may reset it: the
 // next ping notices that it does not listen any more.
 func TestLostRegistrationIsNoticed(t *testing.T) {
@@ -347,6 +201,7 @@ func TestLostRegistrationIsNoticed(t *testing.T) {
 // S55, POSTGRES.md 25: of two hosts the first is a standby. The listener goes to
 // the primary; alone with a standby it listens to nobody and says why.
 func TestStandbyIsRefused(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.Start(t)
 	standby := primary.Standby()
 	host := func(u string) string { return strings.Split(strings.TrimPrefix(u, "postgres://postgres@"), "/")[0] }
@@ -397,6 +252,7 @@ func TestDemotionIsNoticed(t *testing.T) {
 
 // S54, POSTGRES.md 23: timeouts of the role do not apply.
 func TestTimeoutsOfTheRole(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	db := connect(t, server.URL("postgres"))
 	exec(t, db, `create role fanfare login`)
@@ -418,6 +274,7 @@ func TestTimeoutsOfTheRole(t *testing.T) {
 
 // POSTGRES.md 56: no connection is left for the listener.
 func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t, "max_connections=5", "superuser_reserved_connections=0", "max_wal_senders=0")
 	url := server.URL("postgres")
 	l, logs := start(t, Config{URL: url, EnsureTimeout: 300 * time.Millisecond})
@@ -429,8 +286,8 @@ func TestTooManyConnections(t *testing.T) {
 		conn, err := pgx.Connect(t.Context(), url)
 		if err == nil {
 			all = append(all, conn)
-			killListeners(t, db)
 		}
+		killListeners(t, db)
 		return len(all) == 4
 	})
 	eventually(t, "the refusal", func() bool { return logs.count("53300") > 0 || strings.Contains(fmt.Sprint(l.State().Err), "53300") })
@@ -440,119 +297,4 @@ func TestTooManyConnections(t *testing.T) {
 		}
 	}
 	eventually(t, "recovery", func() bool { return l.Current().Number > 1 })
-}
-
-// POSTGRES.md 29: Run returns at once, whatever it is doing.
-func TestShutdown(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	hole := pgtest.Proxy(t, url)
-	hole.Blackhole(pgtest.BothWays)
-	silent := pgtest.Proxy(t, url)
-	refusing := pgtest.Proxy(t, url)
-	refusing.Refuse()
-	for name, test := range map[string]struct {
-		url   string
-		ready func(*Listener) bool
-	}{
-		"waiting":            {url, func(l *Listener) bool { return l.Current().Number > 0 }},
-		"connecting":         {hole.URL(url), func(*Listener) bool { return hole.Connections() > 0 }},
-		"pinging a dead one": {silent.URL(url), func(l *Listener) bool { return l.Current().Number > 0 }},
-		"in backoff":         {refusing.URL(url), func(l *Listener) bool { return l.State().Err != nil }},
-	} {
-		l, err := New(Config{URL: test.url, PingInterval: 20 * time.Millisecond, PingTimeout: 10 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- l.Run(ctx) }()
-		ensured := make(chan error, 1)
-		go func() { _, err := l.Ensure(context.Background(), "a"); ensured <- err }()
-		eventually(t, "the state to test: "+name, func() bool { return test.ready(l) })
-		if name == "pinging a dead one" {
-			silent.Blackhole(pgtest.BothWays)
-			idle := time.NewTimer(100 * time.Millisecond)
-			<-idle.C // a ping has begun by then
-		}
-		begun := time.Now()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("%s: Run = %v", name, err)
-		}
-		if took := time.Since(begun); took > time.Second {
-			t.Errorf("%s: the shutdown took %s", name, took)
-		}
-		<-ensured
-		if _, err := l.Ensure(t.Context(), "a"); !errors.Is(err, ErrNotListening) {
-			t.Errorf("%s: Ensure after the end = %v", name, err)
-		}
-		if err := l.Run(t.Context()); err == nil {
-			t.Errorf("%s: a second Run did not fail", name)
-		}
-	}
-	db := connect(t, url)
-	silent.Restore()
-	hole.Restore()
-	eventually(t, "all connections to end", func() bool {
-		return query[int](t, db, "select count(*) from pg_stat_activity where application_name like 'fanfare-listen/%' and datname = current_database()") == 0
-	})
-}
-
-// POSTGRES.md 30: whoever gives up waiting leaves nothing behind that blocks.
-func TestAbandonedEnsures(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	db := connect(t, url)
-	l, _ := start(t, Config{URL: url})
-	ensure(t, l, "a")
-	var callers sync.WaitGroup
-	for i := range 200 {
-		callers.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i%10)*100*time.Microsecond)
-			defer cancel()
-			name := fmt.Sprintf("many_%d", i)
-			if _, err := l.Ensure(ctx, name); err == nil {
-				l.Release(name)
-			} else if !errors.Is(err, ErrNotListening) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("Ensure = %v, want ErrNotListening and the deadline", err)
-			}
-		})
-	}
-	callers.Wait()
-	r := attach(t, l, "a")
-	ensure(t, l, "a")
-	notify(t, db, "a", "alive")
-	eventually(t, "a notification", func() bool { return r.has("alive") })
-	l.mu.Lock()
-	left := len(l.channels)
-	l.mu.Unlock()
-	if left != 1 {
-		t.Fatalf("%d notify channels are wanted, want 1", left)
-	}
-}
-
-// The listener's TLS settings come from the URL, and a certificate that does not
-// fit is an error like others.
-func TestServerWithoutTLS(t *testing.T) {
-	url := strings.Replace(pgtest.NewDatabase(t), "sslmode=disable", "sslmode=require", 1)
-	l, _ := start(t, Config{URL: url, EnsureTimeout: 200 * time.Millisecond})
-	_, err := l.Ensure(t.Context(), "a")
-	if !errors.Is(err, ErrNotListening) || !strings.Contains(strings.ToLower(err.Error()), "tls") {
-		t.Fatalf("Ensure = %v, want ErrNotListening because of TLS", err)
-	}
-	if l.connection.TLSConfig == nil || l.connection.TLSConfig.MinVersion > tls.VersionTLS13 {
-		t.Fatal("the URL's TLS settings were not taken")
-	}
-}
-
-func TestConfigurationErrors(t *testing.T) {
-	for _, url := range []string{"", "postgres://u:s3cret@h:notaport/d", "mysql://u:s3cret@h/d\x7f"} {
-		_, err := New(Config{URL: url})
-		if err == nil || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("New with URL %q: %v, want an error without the password", url, err)
-		}
-	}
-	// Settings of the pool may stand in a URL that both use.
-	url := pgtest.NewDatabase(t) + "&pool_max_conns=3&application_name=mine&default_query_exec_mode=exec"
-	l, _ := start(t, Config{URL: url, Logger: slog.Default()})
-	ensure(t, l, "a")
 }

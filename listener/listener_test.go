@@ -33,7 +33,7 @@ func TestEnsureNotifyRelease(t *testing.T) {
 	notify(t, db, "a", "one")
 	eventually(t, "both consumers to get it", func() bool { return r.has("one") && other.has("one") })
 
-	if name := query[string](t, db, "select application_name from pg_stat_activity where application_name like 'fanfare-listen/%'"); !strings.HasPrefix(name, "fanfare-listen/r") {
+	if name := query[string](t, db, "select application_name from pg_stat_activity where application_name like 'fanfare-listen/%' and datname = current_database()"); !strings.HasPrefix(name, "fanfare-listen/r") {
 		t.Fatalf("application_name is %q", name)
 	}
 	if n := logs.count("channel listen a"); n != 1 {
@@ -148,9 +148,7 @@ func TestReconnectsAfterTermination(t *testing.T) {
 		}
 		number = l.Current().Number
 	}
-	eventually(t, "one connection", func() bool {
-		return query[int](t, db, "select count(*) from pg_stat_activity where application_name like 'fanfare-listen/%'") == 1
-	})
+	eventually(t, "one connection", func() bool { return listeners(t, db) == 1 })
 	if n := logs.count("channel reconnect a, b, c"); n == 0 {
 		t.Fatal("no line says that the channels are reconnected")
 	}
@@ -189,6 +187,7 @@ func TestReconnectIsFast(t *testing.T) {
 // bounded rate, with every number told in order, and nothing between a Listening
 // and its Lost is missed.
 func TestTerminationStorm(t *testing.T) {
+	t.Parallel()
 	url := pgtest.NewDatabase(t)
 	db, publisher := connect(t, url), connect(t, url)
 	l, logs := start(t, Config{URL: url})
@@ -304,6 +303,7 @@ func (g *gapless) verdict() error {
 
 // POSTGRES.md 18: the whole server goes away, orderly or by a crash.
 func TestServerRestarts(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	url := server.URL("postgres")
 	l, _ := start(t, Config{URL: url})
@@ -328,6 +328,7 @@ func TestServerRestarts(t *testing.T) {
 // S50, S51: while the server is away the listener neither spins nor floods the
 // log, Ensure fails in time, and nothing remembers the failure.
 func TestServerAway(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	url := server.URL("postgres")
 	l, logs := start(t, Config{URL: url, EnsureTimeout: 300 * time.Millisecond})

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -169,6 +170,13 @@ func killListeners(t testing.TB, conn *pgx.Conn) int {
 		where application_name like 'fanfare-listen/%' and datname = current_database()`)
 }
 
+// listeners counts the listeners' sessions in the database of conn.
+func listeners(t testing.TB, conn *pgx.Conn) int {
+	t.Helper()
+	return query[int](t, conn, `select count(*) from pg_stat_activity
+		where application_name like 'fanfare-listen/%' and datname = current_database()`)
+}
+
 // recorder is a Consumer that remembers.
 type recorder struct {
 	mu       sync.Mutex
@@ -228,4 +236,20 @@ func attach(t testing.TB, l *Listener, name string) *recorder {
 	}
 	t.Cleanup(detach)
 	return r
+}
+
+func median(d []time.Duration) time.Duration {
+	d = slices.Clone(d)
+	slices.Sort(d)
+	return d[len(d)/2]
+}
+
+// crashBackend kills a server process hard, which makes the postmaster end all
+// others and recover.
+func crashBackend(t testing.TB, url string) {
+	t.Helper()
+	pid := query[int](t, connect(t, url), "select pg_backend_pid()")
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
 }
