@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +57,34 @@ func TestPublishBatch(t *testing.T) {
 	for scope, want := range map[string][]string{"a": {"1", "2"}, "b": {"1"}} {
 		if got := stored(t, admin, scope); !slices.Equal(got, want) {
 			t.Errorf("stream %s has %q, want %q", scope, got, want)
+		}
+	}
+}
+
+// Equal frames of one transaction must not become one announcement.
+func TestEqualFramesAreAnnouncedEach(t *testing.T) {
+	url := newSchema(t)
+	s, listener := startPublisher(t, url), dial(t, url)
+	mustExec(t, listener, "listen "+s.NotifyChannel())
+	if _, err := s.PublishBatch(t.Context(), slices.Repeat([]backlog.Publication{publication("s", "same")}, 3)); err != nil {
+		t.Fatal(err)
+	}
+	mustPublish(t, s, publication("s", "last"))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var entries []string
+	for len(entries) < 4 {
+		n, err := listener.WaitForNotification(ctx)
+		if err != nil {
+			t.Fatalf("after %q: %v", entries, err)
+		}
+		lines := strings.Split(n.Payload, "\n")
+		entries = append(entries, lines[1:]...) // the first is the envelope's head
+	}
+	for i, entry := range entries {
+		fields := strings.Split(entry, "\t")
+		if fields[0] != "D" || fields[4] != fmt.Sprint(i+1) {
+			t.Errorf("entry %d is %q", i, entry)
 		}
 	}
 }

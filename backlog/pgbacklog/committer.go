@@ -79,10 +79,10 @@ type committer struct {
 	logger *slog.Logger
 	// call runs one transaction: runPublish, which tests of the queues replace.
 	call callFunc
-	// publishSQL and closeSQL call the schema's functions.
-	publishSQL, closeSQL string
-	// lockTimeout, a time.Duration, is the longest wait for one lock; 0 until it
-	// was read from the server.
+	// These call the schema's functions.
+	publishSQL, closeSQL, prepareSQL string
+	// lockTimeout, a time.Duration, is the longest wait for one lock. It is set
+	// when a connection is prepared.
 	lockTimeout atomic.Int64
 	// failing is true from a failed transaction to one that succeeds, so that an
 	// outage is logged once.
@@ -129,6 +129,7 @@ func newCommitter(pool *pgxpool.Pool, cfg committerConfig, logger *slog.Logger) 
 		logger:     logger,
 		publishSQL: "select status, epoch, sequence from " + schema + publishCall,
 		closeSQL:   "select outcome, epoch, sequence from " + schema + closeCall,
+		prepareSQL: "select setting::bigint from pg_settings, " + schema + prepareCall + " where name = 'deadlock_timeout'",
 		batchSlots: make(chan struct{}, cfg.BatchConns),
 		lanes:      make(map[backlog.StreamName]*lane),
 	}

@@ -24,6 +24,7 @@ const (
 const (
 	publishCall = "._publish($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[], $10::text, $11::int)"
 	closeCall   = "._close($1::text, $2::text, $3::bigint, $4::int)"
+	prepareCall = "._remember_origin()"
 )
 
 // beginSQL pins the isolation level that the functions rely on, whatever the
@@ -104,8 +105,8 @@ func (c *committer) runPublish(ctx context.Context, mode string, take func() ([]
 	return c.publish(ctx, conn, mode, items, lockTimeout)
 }
 
-// acquire returns a connection that works as far as the pool knows. Errors are
-// *notSentError.
+// acquire returns a connection that works as far as the pool knows, and is
+// prepared. Errors are *notSentError.
 func (c *committer) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.ConnectTimeout)
 	defer cancel()
@@ -113,25 +114,32 @@ func (c *committer) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	if err != nil {
 		return nil, &notSentError{err}
 	}
-	if err := c.readLockTimeout(ctx, conn); err != nil {
+	if err := c.prepare(ctx, conn); err != nil {
 		conn.Release()
 		return nil, &notSentError{err}
 	}
 	return conn, nil
 }
 
-// readLockTimeout derives the lock timeout from the server's settings, once.
-func (c *committer) readLockTimeout(ctx context.Context, conn *pgxpool.Conn) error {
-	if c.lockTimeout.Load() != 0 {
+// preparedMark is the custom data of connections that prepare has seen.
+const preparedMark = "fanfare.committer.prepared"
+
+// prepare does what must be done once on each new connection: the server may
+// have been restarted, or be another one. It makes the schema remember the
+// server's origin, without which every publish computes it, and derives the lock
+// timeout from the server's settings.
+func (c *committer) prepare(ctx context.Context, conn *pgxpool.Conn) error {
+	data := conn.Conn().PgConn().CustomData()
+	if data[preparedMark] != nil {
 		return nil
 	}
-	var milliseconds int64
-	err := conn.QueryRow(ctx, "select setting::bigint from pg_settings where name = 'deadlock_timeout'").Scan(&milliseconds)
-	if err != nil {
-		return fmt.Errorf("read deadlock_timeout: %w", err)
+	var deadlockMillis int64
+	if err := c.transact(ctx, conn, 0, []any{&deadlockMillis}, c.prepareSQL); err != nil {
+		return fmt.Errorf("prepare a connection: %w", err)
 	}
-	part := time.Duration(deadlockTimeoutPart * float64(time.Duration(milliseconds)*time.Millisecond))
+	part := time.Duration(deadlockTimeoutPart * float64(time.Duration(deadlockMillis)*time.Millisecond))
 	c.lockTimeout.Store(int64(max(min(part, maxLockTimeout), time.Millisecond)))
+	data[preparedMark] = true
 	return nil
 }
 
@@ -205,13 +213,14 @@ func (c *committer) transact(ctx context.Context, conn *pgxpool.Conn, limit time
 	if isStaleStatement(err) { // rolled back; it was prepared before a migration
 		err = c.transactOnce(ctx, conn, limit, row, sql, args)
 	}
-	switch {
-	case hasCode(err, codeQueryCanceled) && limit > 0:
-		return fmt.Errorf("%w: %w", errOutOfTime, err)
-	case hasCode(err, codeReadOnly):
-		// A server that was demoted, or a standby. Its name may lead to another one
-		// by now.
+	if hasCode(err, codeReadOnly) || conn.Conn().IsClosed() && ctx.Err() == nil {
+		// A server that was demoted or is a standby, whose name may lead to another
+		// one by now; or one that has gone, and the other connections with it: on
+		// them, what is sent next would have an unknown outcome.
 		c.pool.Reset()
+	}
+	if limit > 0 && hasCode(err, codeQueryCanceled) {
+		return fmt.Errorf("%w: %w", errOutOfTime, err)
 	}
 	return err
 }
