@@ -196,6 +196,28 @@ func TestClosedWhileNotListening(t *testing.T) {
 	})
 }
 
+// A read that is in flight when the close is announced tells nothing new of the
+// numbering: it must not bring it back.
+func TestReadThatTheCloseOvertakes(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 5)
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		r.store.after = func(string) {
+			r.store.after = nil
+			r.bus.close(orders)
+		}
+		r.bus.sinkHint()
+		s.closed()
+		synctest.Wait()
+		waiting := r.subscribe(orders, Oldest())
+		waiting.caughtUp()
+		waiting.silent()
+		r.publishMany(orders, 100, 2)
+		expect(t, waiting.frames(2), numbers(100, 2))
+	})
+}
+
 // A waiting subscription outlives the removal of the closed stream.
 func TestRemovedWhileWaiting(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {

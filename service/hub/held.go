@@ -115,9 +115,12 @@ func (s *stream) explainHeldLocked(upTo, origin uint64, hooks *hooks) {
 	}
 }
 
-// dropLocked logs an announcement if the frame it told of is not there.
+// dropLocked logs an announcement if it told of a frame that is not there. What
+// tells of another numbering than the current one may just be late.
 func (s *stream) dropLocked(a *backlog.Announcement) {
-	if a.Kind == backlog.AnnounceClosed || s.hasLocked(a) {
+	t := s.current
+	current := a.OwnEpoch == t.own || (t.own == 0 && !s.knewLocked(a.OwnEpoch))
+	if a.Kind == backlog.AnnounceClosed || !current || a.Frame.Position.Sequence <= t.head.Sequence {
 		return
 	}
 	id := a.RowID
@@ -128,13 +131,9 @@ func (s *stream) dropLocked(a *backlog.Announcement) {
 	s.hub.log.Warn("channel dropped "+id, "channel", s.name.Channel, "scope", s.name.Scope, "position", a.Frame.Position.String())
 }
 
-// hasLocked reports whether the stream has, had, or is reading the frame of an
-// announcement.
-func (s *stream) hasLocked(a *backlog.Announcement) bool {
-	t := s.current
-	if a.OwnEpoch == t.own && t.own != 0 {
-		return a.Frame.Position.Sequence <= t.head.Sequence
-	}
-	retired := func(t *tail) bool { return t.own == a.OwnEpoch }
-	return s.ended.has(a.OwnEpoch) || slices.ContainsFunc(s.former, retired)
+// knewLocked reports whether a numbering is one that is over, or is being read
+// to its end.
+func (s *stream) knewLocked(own uint64) bool {
+	retired := func(t *tail) bool { return t.own == own }
+	return s.ended.has(own) || slices.ContainsFunc(s.former, retired)
 }

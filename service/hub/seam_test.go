@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -126,6 +129,90 @@ func TestListeningEndsDuringTheLoad(t *testing.T) {
 		}
 		s.caughtUp()
 		expect(t, s.payloads, numbers(0, 3))
+	})
+}
+
+// A listening that is replaced between a load and its taking in: the refresh
+// for the new one has passed a stream that was still loading, so the load must
+// not count.
+func TestListeningIsReplacedBeforeTheLoadIsTakenIn(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 1)
+		var once sync.Once
+		r.hub.encode = func(f backlog.Frame) []byte {
+			once.Do(func() {
+				r.bus.kill()
+				r.bus.publish(orders, "1") // announced to nobody
+				r.bus.listen()
+				synctest.Wait()
+			})
+			return encodeForTest(f)
+		}
+		began := time.Now()
+		s := r.subscribe(orders, Oldest())
+		expect(t, s.frames(2), numbers(0, 2))
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("the frame came after %s", d)
+		}
+	})
+}
+
+// A tail that has not been read since the new listening began is behind: nobody
+// is answered from it.
+func TestTailOfAnOlderListeningAnswersNobody(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 5)
+		r.subscribe(orders, Oldest()).caughtUp()
+		r.bus.kill()
+		r.publishMany(orders, 5, 3)
+		r.store.before = func(string) { <-time.After(time.Second) }
+		r.bus.listen()
+		s := r.subscribe(orders, Live())
+		if got := s.sub.Subscribed().Head.Sequence; got != 8 {
+			t.Errorf("live begins after %d, want 8", got)
+		}
+	})
+}
+
+// A large frame announced during a load is not held; it is read.
+func TestLargeFrameDuringTheLoad(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		large := strings.Repeat("x", 200<<10)
+		r.store.after = func(string) {
+			r.store.after = nil
+			r.bus.publish(orders, "small")
+			r.bus.publish(orders, large)
+			r.bus.publish(orders, "small too")
+		}
+		s := r.subscribe(orders, Oldest())
+		expect(t, s.frames(3), []string{"small", large, "small too"})
+	})
+}
+
+// A flood during a load is more than is held; the rest is read.
+func TestFloodDuringTheLoad(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.store.after = func(string) {
+			r.store.after = nil
+			r.publishMany(orders, 0, 10*maxHeld+1)
+		}
+		s := r.subscribe(orders, Oldest())
+		expect(t, s.frames(10*maxHeld+1), numbers(0, 10*maxHeld+1))
+		s.silent()
+	})
+}
+
+// CaughtUp stands between what was stored when the subscription began and what
+// came after, also where both are read at once.
+func TestCaughtUpStandsWhereTheSubscriptionBegan(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 100)
+		s := r.subscribe(orders, Oldest())
+		r.publishMany(orders, 100, 50)
+		s.caughtUp()
+		expect(t, s.payloads, numbers(0, 100))
+		expect(t, s.frames(150), numbers(0, 150))
+		s.silent()
 	})
 }
 
