@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -92,21 +93,25 @@ func listenUnix(path string) (socket, error) {
 	if err := errors.Join(os.Chmod(hidden, socketMode), os.Rename(hidden, path)); err != nil {
 		return nil, errors.Join(err, lis.Close(), os.Remove(hidden))
 	}
-	return &unixListener{lis, path}, nil
+	return &unixListener{UnixListener: lis, path: path}, nil
 }
 
 // unixListener removes its socket when it is closed.
 type unixListener struct {
 	*net.UnixListener
-	path string
+	path   string
+	remove sync.Once
 }
 
 func (l *unixListener) Close() error {
-	// Removed first: afterwards another server may have made its own there.
-	err := os.Remove(l.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
+	var err error
+	// Once, and while nobody else can serve there: afterwards another server may
+	// have made a socket of its own at the path.
+	l.remove.Do(func() {
+		if err = os.Remove(l.path); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	})
 	return errors.Join(err, l.UnixListener.Close())
 }
 

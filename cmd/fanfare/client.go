@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -68,9 +69,14 @@ func (c *connection) call(ctx context.Context, do func(context.Context, *grpc.Cl
 	return c.explain(do(ctx, conn))
 }
 
+var errInterrupted = errors.New("interrupted")
+
 // explain turns the status of a call into what a person at a shell needs: the
 // server's message and what to do. Other errors stay as they are.
 func (c *connection) explain(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return errInterrupted
+	}
 	st, isStatus := status.FromError(err)
 	if err == nil || !isStatus {
 		return err
@@ -84,7 +90,7 @@ func (c *connection) explain(err error) error {
 	case st.Code() == codes.DeadlineExceeded:
 		return fmt.Errorf("the server at %s did not answer in time (--timeout %s): %s", c.server, c.timeout, st.Message())
 	case st.Code() == codes.Canceled:
-		return fmt.Errorf("interrupted")
+		return errInterrupted
 	case reason == "":
 		return fmt.Errorf("%s (%s)", st.Message(), st.Code())
 	default:

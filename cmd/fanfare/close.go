@@ -30,8 +30,10 @@ Closing a stream that is closed or does not exist does nothing and is no error.`
 				if answer.GetAlreadyClosed() {
 					fmt.Fprintln(p.stderr, "the stream was closed before, or does not exist")
 				}
-				_, err = fmt.Fprintln(p.stdout, positionText(answer.GetLast()))
-				return err
+				if _, err := fmt.Fprintln(p.stdout, positionText(answer.GetLast())); err != nil {
+					return &outputError{err}
+				}
+				return nil
 			})
 		}),
 	}

@@ -101,8 +101,8 @@ func (r *lineRun) send(ctx context.Context, input io.Reader) error {
 func (r *lineRun) nextLine(ctx context.Context, lines <-chan received[[]byte]) ([]byte, error) {
 	var line []byte
 	select {
-	case next := <-lines:
-		if next.err != nil {
+	case next, open := <-lines:
+		if !open || next.err != nil {
 			return nil, next.err
 		}
 		line = next.message

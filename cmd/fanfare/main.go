@@ -27,11 +27,21 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// Only the first signal asks for an orderly end. After it the default is back
-	// in place, so that a second one ends the process at once.
-	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithCancel(context.Background())
+	go watchSignals(cancel)
 	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+}
+
+// watchSignals asks for an orderly end at the first signal and ends the process
+// at the second. It does not rely on the signals' default, which is to be ignored
+// for the first process of a container and for a shell's background jobs.
+func watchSignals(cancel context.CancelFunc) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	<-signals
+	cancel()
+	<-signals
+	os.Exit(exitFailed)
 }
 
 // run executes the command line args (without the program's name) with the

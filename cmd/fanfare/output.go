@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"io"
 )
@@ -25,8 +26,8 @@ type received[T any] struct {
 }
 
 // receive calls recv until it returns an error, which is the last thing on the
-// channel. It ends only when recv does, so the caller cancels the stream's
-// context when it stops reading.
+// channel. It ends when recv does or, if nobody reads any more, when stopped is
+// closed; the channel is then closed, too.
 func receive[T any](recv func() (T, error), stopped <-chan struct{}) <-chan received[T] {
 	c := make(chan received[T], 16)
 	go func() {
@@ -50,16 +51,19 @@ func receive[T any](recv func() (T, error), stopped <-chan struct{}) <-chan rece
 // first: output is gathered while there is more to write and never held back
 // from a reader while there is not.
 func nextFlushed[T any](c <-chan received[T], out *bufio.Writer) (T, error) {
+	var r received[T]
+	open := true
 	select {
-	case r := <-c:
-		return r.message, r.err
+	case r, open = <-c:
 	default:
+		if err := out.Flush(); err != nil {
+			return r.message, &outputError{err}
+		}
+		r, open = <-c
 	}
-	if err := out.Flush(); err != nil {
-		var none T
-		return none, &outputError{err}
+	if !open {
+		return r.message, context.Canceled
 	}
-	r := <-c
 	return r.message, r.err
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -105,7 +104,7 @@ func startParts(parts *components, o *serveOptions, store *pgbacklog.Store, logg
 	listening, err := listener.New(listener.Config{
 		URL:       o.listenURL,
 		Instance:  o.instance,
-		OriginSQL: "select " + pgx.Identifier{o.schema}.Sanitize() + "._origin()",
+		OriginSQL: store.OriginSQL(),
 		Logger:    logger,
 		Probe:     store.Notify,
 	})

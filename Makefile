@@ -1,0 +1,101 @@
+# Strict shell: a failing command fails its recipe, also in a pipe.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+BUF_VERSION := 1.75.0
+PROTOC_GEN_GO_VERSION := v1.36.12
+PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
+STATICCHECK_VERSION := v0.8.1
+HEALTH_PROBE_VERSION := v0.4.63
+
+# Tools live in directories named by their version, so a new version is a new
+# target and nothing of the machine's own is used.
+TOOLS := $(CURDIR)/.tools
+BUF := $(TOOLS)/buf-$(BUF_VERSION)/node_modules/.bin/buf
+PROTOC_GEN_GO := $(TOOLS)/protoc-gen-go-$(PROTOC_GEN_GO_VERSION)/protoc-gen-go
+PROTOC_GEN_GO_GRPC := $(TOOLS)/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION)/protoc-gen-go-grpc
+STATICCHECK := $(TOOLS)/staticcheck-$(STATICCHECK_VERSION)/staticcheck
+HEALTH_PROBE := $(TOOLS)/grpc-health-probe-$(HEALTH_PROBE_VERSION)/grpc-health-probe
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+
+# The race detector needs a C compiler. Without one the tests run without it.
+RACE := $(if $(shell command -v gcc || command -v clang),-race)
+GO_TEST := go test $(RACE) -p 2
+
+.PHONY: help
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | while IFS=$$'\t' read -r t d; do printf '  %-15s %s\n' "$$t" "$$d"; done
+
+.PHONY: build
+build: ## Build bin/fanfare, one static file
+	$(BUILD) -o bin/fanfare ./cmd/fanfare
+
+.PHONY: run
+run: build ## Serve on a throwaway PostgreSQL, which this target starts and deletes; FLAGS are for fanfare serve
+	@deploy/postgres.sh run bin/fanfare serve $(FLAGS)
+
+.PHONY: test
+test: $(HEALTH_PROBE) ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves
+	@bin=$$(deploy/postgres.sh bin); \
+	echo "PostgreSQL binaries: $$bin$(if $(RACE),,; no C compiler found: the race detector is off)"; \
+	FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_HEALTH_PROBE='$(HEALTH_PROBE)' $(GO_TEST) -timeout 15m ./...
+
+.PHONY: test-long
+test-long: $(HEALTH_PROBE) ## Run the tests with the long forms of the soak and chaos tests (an hour)
+	@bin=$$(deploy/postgres.sh bin); \
+	FANFARE_LONG=1 FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_HEALTH_PROBE='$(HEALTH_PROBE)' $(GO_TEST) -timeout 120m ./...
+
+.PHONY: bench
+bench: ## Run the benchmarks
+	@bin=$$(deploy/postgres.sh bin); \
+	FANFARE_TEST_POSTGRES_BIN="$$bin" go test -p 1 -run '^$$' -bench . -benchmem -timeout 60m ./...
+
+.PHONY: lint
+lint: $(STATICCHECK) ## Check formatting, go vet, staticcheck, and the protocol where npm is there
+	@unformatted=$$(git ls-files -z '*.go' | xargs -0 gofmt -l); \
+	if [ -n "$$unformatted" ]; then printf 'gofmt would change:\n%s\n' "$$unformatted"; exit 1; fi
+	go vet ./...
+	$(STATICCHECK) ./...
+	@if command -v npm >/dev/null; then $(MAKE) lint-proto checkgenerate; \
+	else echo 'npm is not installed: the protocol is not linted and gen/ is not compared with it'; fi
+
+.PHONY: lint-proto
+lint-proto: $(BUF) ## Check the protocol's style and format
+	$(BUF) lint
+	$(BUF) format --diff --exit-code
+
+.PHONY: generate
+generate: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## Generate gen/ from the protocol
+	$(GENERATE)
+
+.PHONY: checkgenerate
+checkgenerate: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## Check that gen/ is what the protocol generates
+	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
+	$(GENERATE) --output "$$out"; \
+	diff -r "$$out/gen" gen || { echo 'gen/ is out of date: run make generate'; exit 1; }
+
+GENERATE = PATH='$(dir $(PROTOC_GEN_GO)):$(dir $(PROTOC_GEN_GO_GRPC)):'"$$PATH" $(BUF) generate
+
+.PHONY: clean
+clean: ## Remove what was built, and the tools
+	rm -rf bin .tools
+
+$(BUF):
+	npm install --silent --no-audit --no-fund --prefix '$(TOOLS)/buf-$(BUF_VERSION)' @bufbuild/buf@$(BUF_VERSION)
+
+$(PROTOC_GEN_GO):
+	GOBIN='$(@D)' go install google.golang.org/protobuf/cmd/protoc-gen-go@$(PROTOC_GEN_GO_VERSION)
+
+$(PROTOC_GEN_GO_GRPC):
+	GOBIN='$(@D)' go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@$(PROTOC_GEN_GO_GRPC_VERSION)
+
+$(STATICCHECK):
+	GOBIN='$(@D)' go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
+
+$(HEALTH_PROBE):
+	GOBIN='$(@D)' go install github.com/grpc-ecosystem/grpc-health-probe@$(HEALTH_PROBE_VERSION)
