@@ -104,7 +104,8 @@ func resumes(s Subscriber) []string {
 		// A connection may break before the Gap.
 		cut := i+1 == len(s.Events) || s.Events[i+1].Kind == SawEnd
 		switch {
-		case e.Resumed && e.Position != e.Asked:
+		// 0-0 is answered with the position before frame 1 of the numbering.
+		case e.Resumed && e.Position != e.Asked && !(e.Asked.IsZero() && e.Position.Sequence == 0):
 			v.add("%s of %s asked for what follows %s and was resumed after %s", s.Name, s.Stream, e.Asked, e.Position)
 		case !e.Resumed && !gapFollows && !cut:
 			v.add("%s of %s asked for what follows %s, was not resumed, and was not told why", s.Name, s.Stream, e.Asked)
