@@ -2,6 +2,7 @@ package backlogtest
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -60,16 +61,17 @@ func testCancelledNeighbours(h *harness) {
 		_, err := backlog.Publish(ctx, h.Store, text(stream, "leaves"))
 		return err
 	})
-	stored := uint64(0)
-	unknown := uint64(0)
+	stored, unknown := uint64(0), uint64(0)
 	for i, err := range errs {
 		switch {
 		case err == nil:
 			stored++
 		case i%2 == 0:
 			h.Errorf("a caller that stayed got %v", err)
-		default:
+		case errors.Is(err, backlog.ErrOutcomeUnknown):
 			unknown++
+		default: // withdrawn before it was sent
+			isError(h, "a caller that left", err, context.DeadlineExceeded)
 		}
 	}
 	l := h.load(everything(stream))

@@ -169,6 +169,7 @@ const (
 	codeInsufficientPrivilege = "42501"
 	codeLockNotAvailable      = "55P03"
 	codeDeadlockDetected      = "40P01"
+	codeSerializationFailure  = "40001"
 	codeFeatureNotSupported   = "0A000"
 	codeInvalidStatementName  = "26000"
 )

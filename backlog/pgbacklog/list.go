@@ -49,23 +49,20 @@ func (s *Store) ListStreams(ctx context.Context, channel string, after backlog.S
 }
 
 func (s *Store) list(ctx context.Context, sql string, args []any) ([]backlog.StreamState, error) {
-	query := func() ([]backlog.StreamState, error) {
-		rows, err := s.loading.Query(ctx, sql, args...)
-		if err != nil {
-			return nil, err
-		}
-		return pgx.CollectRows(rows, func(r pgx.CollectableRow) (backlog.StreamState, error) {
+	var states []backlog.StreamState
+	err := attempt(func() error {
+		// An error of Query is returned by CollectRows.
+		rows, _ := s.loading.Query(ctx, sql, args...)
+		var err error
+		states, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (backlog.StreamState, error) {
 			var state stateRow
 			if err := r.Scan(state.columns()...); err != nil {
 				return backlog.StreamState{}, err
 			}
 			return state.streamState(), nil
 		})
-	}
-	states, err := query()
-	if isStaleStatement(err) {
-		states, err = query()
-	}
+		return err
+	})
 	if err != nil {
 		return nil, readError(ctx, "list streams", err)
 	}

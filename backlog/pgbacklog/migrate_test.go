@@ -123,10 +123,10 @@ func checkWorks(t *testing.T, cfg Config) *testStore {
 
 func TestOddSchemaNames(t *testing.T) {
 	t.Parallel()
+	u := pgtest.NewDatabase(t)
 	for _, schema := range []string{`a"b`, `Fanfare`, `public`, `select`, `"; drop schema fanfare; --`, "a.b", "😀", " ", "fanfare.x", "user"} {
-		u := pgtest.NewDatabase(t)
 		migrate(t, u, schema)
-		checkWorks(t, Config{URL: u, Schema: schema})
+		checkWorks(t, Config{URL: u, Schema: schema}).stop()
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
@@ -156,4 +158,30 @@ func TestReadsEndWithTheirContext(t *testing.T) {
 	}
 	mustExec(t, holder, "rollback")
 	wantPage(t, s, backlog.Position{}, "1")
+}
+
+func TestAttempt(t *testing.T) {
+	stale := &pgconn.PgError{Code: codeFeatureNotSupported, Routine: "RevalidateCachedQuery"}
+	other := &pgconn.PgError{Code: codeFeatureNotSupported, Routine: "somethingElse"}
+	conflict := &pgconn.PgError{Code: codeSerializationFailure}
+	for _, tt := range []struct {
+		errs []error
+		want error
+	}{
+		{[]error{nil}, nil},
+		{[]error{stale, nil}, nil},
+		{[]error{conflict, stale, conflict, nil}, nil},
+		{[]error{stale, stale, stale, stale, stale}, stale},
+		{[]error{other}, other},
+		{[]error{context.Canceled}, context.Canceled},
+	} {
+		calls := 0
+		err := attempt(func() error {
+			calls++
+			return tt.errs[calls-1]
+		})
+		if err != tt.want || calls != len(tt.errs) {
+			t.Errorf("%v: %v after %d calls, want %v", tt.errs, err, calls, tt.want)
+		}
+	}
 }

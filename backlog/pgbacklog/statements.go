@@ -14,24 +14,27 @@ type statements struct {
 	janitor                          janitorStatements
 }
 
+// qualify replaces "fanfare." by the schema's quoted name.
+func qualify(schema, sql string) string {
+	return strings.ReplaceAll(sql, "fanfare.", pgx.Identifier{schema}.Sanitize()+".")
+}
+
 func newStatements(schema string) statements {
-	qualify := func(sql string) string {
-		return strings.ReplaceAll(sql, "fanfare.", pgx.Identifier{schema}.Sanitize()+".")
-	}
+	in := func(sql string) string { return qualify(schema, sql) }
 	return statements{
-		load:             qualify(loadSQL),
-		page:             qualify(pageSQL),
-		listAll:          qualify(listAllSQL),
-		listChannel:      qualify(listChannelSQL),
-		announcementKeys: qualify(`select key_id, key from fanfare.announcement_keys order by key_id`),
-		setBacklog:       qualify(`update fanfare.policies set backlog = $1 where channel = '' and backlog <> $1`),
+		load:             in(loadSQL),
+		page:             in(pageSQL),
+		listAll:          in(listAllSQL),
+		listChannel:      in(listChannelSQL),
+		announcementKeys: in(`select key_id, key from fanfare.announcement_keys order by key_id`),
+		setBacklog:       in(`update fanfare.policies set backlog = $1 where channel = '' and backlog <> $1`),
 		janitor: janitorStatements{
-			lock:          qualify(janitorLockSQL),
-			keys:          qualify(sweepKeysSQL),
-			retired:       qualify(sweepRetiredSQL),
-			candidates:    qualify(candidatesSQL),
-			trim:          qualify(trimSQL),
-			removeStreams: qualify(removeStreamsSQL),
+			lock:          in(janitorLockSQL),
+			keys:          in(sweepKeysSQL),
+			retired:       in(sweepRetiredSQL),
+			candidates:    in(candidatesSQL),
+			trim:          in(trimSQL),
+			removeStreams: in(removeStreamsSQL),
 		},
 	}
 }

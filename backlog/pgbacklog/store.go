@@ -187,11 +187,14 @@ type Key struct {
 
 // AnnouncementKeys reads the keys of the schema's announcements, oldest first.
 func (s *Store) AnnouncementKeys(ctx context.Context) ([]Key, error) {
-	rows, err := s.publishing.Query(ctx, s.sql.announcementKeys)
-	if err != nil {
-		return nil, readError(ctx, "read the announcement keys", err)
-	}
-	keys, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Key])
+	var keys []Key
+	err := attempt(func() error {
+		// An error of Query is returned by CollectRows.
+		rows, _ := s.publishing.Query(ctx, s.sql.announcementKeys)
+		var err error
+		keys, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Key])
+		return err
+	})
 	if err != nil {
 		return nil, readError(ctx, "read the announcement keys", err)
 	}
@@ -236,13 +239,13 @@ type answerer struct {
 // read runs a query and calls scan with its rows. scan says who answered; if
 // that is not the server with the wanted origin (0: any that is not in
 // recovery) the connection is closed, the pools are reset and the error is
-// backlog.ErrOtherServer. A statement that a migration has made invalid is tried
-// once again.
+// backlog.ErrOtherServer.
 func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, wanted uint64, what, sql string, args []any, scan func(pgx.Rows) (answerer, error)) error {
-	who, err := queryOnce(ctx, pool, wanted, sql, args, scan)
-	if isStaleStatement(err) {
+	var who answerer
+	err := attempt(func() (err error) {
 		who, err = queryOnce(ctx, pool, wanted, sql, args, scan)
-	}
+		return err
+	})
 	if err != nil {
 		return readError(ctx, what, err)
 	}
@@ -275,6 +278,23 @@ func queryOnce(ctx context.Context, pool *pgxpool.Pool, wanted uint64, sql strin
 		_ = conn.Conn().Close(ctx)
 	}
 	return who, err
+}
+
+// maxAttempts bounds how often a read is tried at once: a stale statement fails
+// once for each connection that has prepared it.
+const maxAttempts = 5
+
+// attempt repeats a read whose error says that the same may succeed at once.
+func attempt(read func() error) error {
+	var err error
+	for range maxAttempts {
+		// A statement runs under the isolation of the role's default, which may be
+		// SERIALIZABLE.
+		if err = read(); !isStaleStatement(err) && !hasCode(err, codeSerializationFailure) {
+			return err
+		}
+	}
+	return err
 }
 
 // isStaleStatement reports whether a prepared statement no longer fits the

@@ -2,7 +2,9 @@ package pgbacklog
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -106,8 +108,17 @@ func query[T any](t *testing.T, url string, sql string, args ...any) T {
 	return v
 }
 
+// TestConformance gives each of the suite's tests a schema of its own: creating
+// and dropping databases would take most of the time.
 func TestConformance(t *testing.T) {
-	backlogtest.Run(t, func(t *testing.T) backlog.Store { return openStore(t) }, backlogtest.Hooks{
+	url := pgtest.NewDatabase(t)
+	var schemas atomic.Int32
+	open := func(t *testing.T) backlog.Store {
+		schema := fmt.Sprintf("Test %d", schemas.Add(1))
+		migrate(t, url, schema)
+		return openStoreOn(t, Config{URL: url, Schema: schema})
+	}
+	backlogtest.Run(t, open, backlogtest.Hooks{
 		SetPolicy: func(t *testing.T, s backlog.Store, p backlogtest.Policy) {
 			retention := p.StreamRetention
 			setDefault(&retention, 7*24*time.Hour)
@@ -115,7 +126,7 @@ func TestConformance(t *testing.T) {
 			if p.RetentionAge != 0 {
 				age = &p.RetentionAge
 			}
-			execute(t, s.(*testStore).url, `update fanfare.policies set backlog = $1, retention_age = $2, stream_retention = $3`,
+			s.(*testStore).execute(t, `update fanfare.policies set backlog = $1, retention_age = $2, stream_retention = $3`,
 				int64(p.Backlog), age, retention)
 		},
 		Sweep: func(t *testing.T, s backlog.Store) { s.(*testStore).sweep(t) },
@@ -123,32 +134,38 @@ func TestConformance(t *testing.T) {
 			s.(*testStore).age(t, stream, d)
 		},
 		SetHead: func(t *testing.T, s backlog.Store, stream backlog.StreamName, sequence uint64) {
-			execute(t, s.(*testStore).url, `
+			s.(*testStore).execute(t, `
 				with s as (update fanfare.streams set head = $3, floor = $3, floor_origin = head_origin, stored_bytes = 0
 				            where channel = $1 and scope = $2 returning stream_id)
 				delete from fanfare.channel_frames f using s where f.stream_id = s.stream_id`, stream.Channel, stream.Scope, int64(sequence))
 		},
 		Reopen: func(t *testing.T, s backlog.Store) backlog.Store {
 			s.(*testStore).stop()
-			return openStoreOn(t, Config{URL: s.(*testStore).url})
+			return openStoreOn(t, s.(*testStore).cfg)
 		},
 	})
+}
+
+// execute runs SQL in which "fanfare." stands for the store's schema.
+func (s *testStore) execute(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	execute(t, s.url, qualify(s.cfg.Schema, sql), args...)
 }
 
 // sweep lets the grace of what is stored pass and sweeps.
 func (s *testStore) sweep(t *testing.T) {
 	t.Helper()
-	execute(t, s.url, `update fanfare.settings set grace = '0'`)
+	s.execute(t, `update fanfare.settings set grace = '0'`)
 	if err := s.janitor.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, s.url, `update fanfare.settings set grace = default`)
+	s.execute(t, `update fanfare.settings set grace = default`)
 }
 
 // age makes a stream and what belongs to it older.
 func (s *testStore) age(t *testing.T, stream backlog.StreamName, d time.Duration) {
 	t.Helper()
-	execute(t, s.url, `
+	s.execute(t, `
 		with s as (update fanfare.streams set created = created - $3::interval, updated = updated - $3, closed_at = closed_at - $3
 		            where channel = $1 and scope = $2 returning stream_id),
 		k as (update fanfare.idempotency_keys set created = created - $3 where channel = $1 and scope = $2)
