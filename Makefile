@@ -37,7 +37,7 @@ build: ## Build bin/fanfare, one static file
 
 .PHONY: run
 run: build ## Serve on a throwaway PostgreSQL, which this target starts and deletes; FLAGS are for fanfare serve
-	@deploy/postgres.sh run bin/fanfare serve $(FLAGS)
+	@deploy/postgres.sh run bin/fanfare serve --drain-delay 0 $(FLAGS)
 
 .PHONY: test
 test: $(HEALTH_PROBE) ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves

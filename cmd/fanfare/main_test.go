@@ -28,13 +28,13 @@ type result struct {
 }
 
 // command runs a command line to its end.
-func command(t *testing.T, stdin string, args ...string) result {
+func command(t testing.TB, stdin string, args ...string) result {
 	t.Helper()
 	return commandWith(t, nil, stdin, args...)
 }
 
 // commandWith runs a command line with an environment ("NAME=value").
-func commandWith(t *testing.T, env []string, stdin string, args ...string) result {
+func commandWith(t testing.TB, env []string, stdin string, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -47,7 +47,7 @@ func commandWith(t *testing.T, env []string, stdin string, args ...string) resul
 }
 
 // mustRun runs a command line that must succeed and returns its output.
-func mustRun(t *testing.T, stdin string, args ...string) string {
+func mustRun(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
 	r := command(t, stdin, args...)
 	if r.code != exitOK {
@@ -81,7 +81,7 @@ func (o *transcript) String() string {
 }
 
 // await waits until the output matches and returns the match's groups.
-func (o *transcript) await(t *testing.T, pattern string) []string {
+func (o *transcript) await(t testing.TB, pattern string) []string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
 	deadline := time.After(patience)
@@ -102,14 +102,14 @@ func (o *transcript) await(t *testing.T, pattern string) []string {
 
 // running is a command that goes on until it is interrupted.
 type running struct {
-	t              *testing.T
+	t              testing.TB
 	interrupt      context.CancelFunc
 	code           chan int
 	stdout, stderr *transcript
 }
 
 // start starts a command line. It is interrupted and awaited when t ends.
-func start(t *testing.T, stdin io.Reader, args ...string) *running {
+func start(t testing.TB, stdin io.Reader, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{t: t, interrupt: cancel, code: make(chan int, 1), stdout: newTranscript(), stderr: newTranscript()}
@@ -142,7 +142,7 @@ type server struct {
 }
 
 // startServer starts a server and waits until it is ready.
-func startServer(t *testing.T, databaseURL string, args ...string) *server {
+func startServer(t testing.TB, databaseURL string, args ...string) *server {
 	t.Helper()
 	s := startUnready(t, databaseURL, args...)
 	s.awaitReady()
@@ -150,7 +150,7 @@ func startServer(t *testing.T, databaseURL string, args ...string) *server {
 }
 
 // startUnready starts a server on a free port and returns at once.
-func startUnready(t *testing.T, databaseURL string, args ...string) *server {
+func startUnready(t testing.TB, databaseURL string, args ...string) *server {
 	t.Helper()
 	args = append([]string{"serve", "--store", databaseURL, "--grpc", "127.0.0.1:0", "--drain-delay", "0"}, args...)
 	s := &server{running: start(t, nil, args...)}
@@ -180,7 +180,7 @@ func (s *server) end() int {
 }
 
 // execute runs a statement in a database.
-func execute(t *testing.T, databaseURL, sql string, args ...any) {
+func execute(t testing.TB, databaseURL, sql string, args ...any) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)
 	if err != nil {
