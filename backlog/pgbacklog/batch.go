@@ -121,7 +121,7 @@ func (c *committer) direct(ctx context.Context, repeatable bool, run directFunc)
 		if !pause(ctx, l.pause(time.Since(start))) {
 			return certain(ctx.Err())
 		}
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < minAttemptTime {
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < minRetryTime {
 			return certain(context.DeadlineExceeded)
 		}
 	}
@@ -148,7 +148,7 @@ func (c *committer) attempt(ctx context.Context, run directFunc) (fate, error) {
 	}
 	var lockTimeout time.Duration
 	if deadline, ok := ctx.Deadline(); ok {
-		lockTimeout = max(time.Until(deadline)-deadlineMargin, time.Millisecond)
+		lockTimeout = waitUnder(time.Until(deadline))
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
 	defer cancel()

@@ -202,7 +202,7 @@ func (p *caller) expect(want error, payloads ...string) {
 	p.t.Helper()
 	synctest.Wait()
 	for _, payload := range payloads {
-		err, answered := p.outcome(payload)
+		answered, err := p.outcome(payload)
 		if !answered {
 			p.t.Errorf("%s has no outcome, want %v", payload, want)
 		} else if !errors.Is(err, want) {
@@ -216,18 +216,18 @@ func (p *caller) waiting(payloads ...string) {
 	p.t.Helper()
 	synctest.Wait()
 	for _, payload := range payloads {
-		if err, answered := p.outcome(payload); answered {
+		if answered, err := p.outcome(payload); answered {
 			p.t.Errorf("%s ended early with %v", payload, err)
 		}
 	}
 }
 
-// outcome is that of payload, if it has one yet.
-func (p *caller) outcome(payload string) (error, bool) {
+// outcome reports whether payload has one yet, and it.
+func (p *caller) outcome(payload string) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	err, answered := p.outcomes[payload]
-	return err, answered
+	return answered, err
 }
 
 // answered counts the outcomes.

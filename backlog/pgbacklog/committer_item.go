@@ -38,6 +38,8 @@ type item struct {
 	// unresolved is true after a transaction of unknown outcome: the item may be
 	// in the database already, and is retried under its key.
 	unresolved bool
+	// waited is true after an attempt that waited for a lock in vain.
+	waited     bool
 	lane       *lane // nil in the batch
 	list       *itemList
 	prev, next *item
@@ -79,6 +81,18 @@ func (it *item) certain(err error) error {
 		return backlog.ErrOutcomeUnknown
 	}
 	return err
+}
+
+// outOfTime reports whether its deadline is too near for an attempt.
+func (it *item) outOfTime(now time.Time) bool {
+	if it.deadline.IsZero() {
+		return false
+	}
+	least := minAttemptTime
+	if it.waited {
+		least = minRetryTime
+	}
+	return it.deadline.Sub(now) < least
 }
 
 // answers are items whose callers are to be told, outside the lock.

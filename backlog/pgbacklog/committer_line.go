@@ -13,13 +13,26 @@ const (
 	maxPause = 250 * time.Millisecond
 )
 
-// An attempt that waits for locks ends deadlineMargin before the first deadline
-// of its callers, so that they learn that nothing was stored instead of an
-// unknown outcome. A caller with less than minAttemptTime left is not attempted.
+// An attempt that waits for locks ends a margin before the first deadline of its
+// callers, so that they learn that nothing was stored instead of an unknown
+// outcome: a tenth of the time that is left, within these bounds.
 const (
-	deadlineMargin = 10 * time.Millisecond
-	minAttemptTime = 2 * deadlineMargin
+	minMargin = 10 * time.Millisecond
+	maxMargin = 100 * time.Millisecond
 )
+
+// A caller with less time left than this is not attempted: the first time, and
+// again after it has waited for a lock in vain.
+const (
+	minAttemptTime = 2 * minMargin
+	minRetryTime   = maxMargin
+)
+
+// waitUnder is how long an attempt may wait for locks when left remains until a
+// caller's deadline.
+func waitUnder(left time.Duration) time.Duration {
+	return max(left-min(max(left/10, minMargin), maxMargin), time.Millisecond)
+}
 
 // A line is a queue of items in their order of arrival, and what its
 // transactions have taught about it: the batch, or a lane.
@@ -63,8 +76,8 @@ func lockTimeout(items []*item, now time.Time) time.Duration {
 		if it.deadline.IsZero() {
 			continue
 		}
-		if left := it.deadline.Sub(now) - deadlineMargin; shortest == 0 || left < shortest {
-			shortest = left
+		if wait := waitUnder(it.deadline.Sub(now)); shortest == 0 || wait < shortest {
+			shortest = wait
 		}
 	}
 	return shortest
@@ -105,6 +118,7 @@ func (c *committer) settleLocked(settled *answers, l *line, taken []*item, resul
 			outcome, err := results[i].outcome()
 			c.answerLocked(settled, it, outcome, err)
 		case f == fateCommitted, f == fateLocked, f == fateData && len(taken) > 1:
+			it.waited = f == fateLocked
 			again = append(again, it)
 		case f == fateUnknown && it.key() != nil:
 			c.unresolveLocked(it)
@@ -148,7 +162,7 @@ func (c *committer) takeUnderDeadlines(l *line) ([]*item, time.Duration) {
 func (c *committer) expireLocked(settled *answers, l *line, now time.Time) {
 	for it := l.waiting.front; it != nil; {
 		next := it.next
-		if !it.deadline.IsZero() && it.deadline.Sub(now) < minAttemptTime {
+		if it.outOfTime(now) {
 			l.waiting.remove(it)
 			c.answerLocked(settled, it, backlog.Outcome{}, it.certain(context.DeadlineExceeded))
 		}

@@ -168,7 +168,7 @@ func TestCulpritIsFound(t *testing.T) {
 					t.Errorf("%s ended with %v; the culprit is %s", payload, err, culprit)
 				}
 			}
-			if err, _ := p.outcome(culprit); errors.Is(err, backlog.ErrUnavailable) || errors.Is(err, backlog.ErrOutcomeUnknown) {
+			if _, err := p.outcome(culprit); errors.Is(err, backlog.ErrUnavailable) || errors.Is(err, backlog.ErrOutcomeUnknown) {
 				t.Errorf("the culprit ended with %v, which asks for a retry", err)
 			}
 		})
