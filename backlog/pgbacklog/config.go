@@ -16,8 +16,13 @@ import (
 // DefaultSchema is the schema used when none is configured.
 const DefaultSchema = "fanfare"
 
-// notifyChannelPrefix and the schema's name make up the notify channel.
-const notifyChannelPrefix = "fanfare_"
+// notifyChannelPrefix and the schema's name make up the notify channel of
+// frames. That of tasks has a suffix; it counts for the length from the start,
+// so that no schema has to be renamed when it begins to carry tasks.
+const (
+	notifyChannelPrefix      = "fanfare_"
+	notifyChannelTasksSuffix = "_tasks"
+)
 
 // maxIdentifierBytes is NAMEDATALEN-1. LISTEN cuts a longer name silently while
 // pg_notify refuses it, so a longer one would be a listener that hears nothing.
@@ -136,9 +141,10 @@ func validateSchema(schema string) error {
 		// $user means another schema wherever it stands in a search_path.
 		return fmt.Errorf("the schema's name %q is reserved by PostgreSQL; choose another one", schema)
 	}
-	if n := len(notifyChannelOf(schema)); n > maxIdentifierBytes {
+	const affixes = len(notifyChannelPrefix) + len(notifyChannelTasksSuffix)
+	if n := affixes + len(schema); n > maxIdentifierBytes {
 		return fmt.Errorf("the schema's name %q makes a notify channel of %d bytes, PostgreSQL allows %d; choose a name of at most %d bytes",
-			schema, n, maxIdentifierBytes, maxIdentifierBytes-len(notifyChannelPrefix))
+			schema, n, maxIdentifierBytes, maxIdentifierBytes-affixes)
 	}
 	return nil
 }

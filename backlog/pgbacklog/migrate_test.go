@@ -72,8 +72,8 @@ func TestConcurrentMigrations(t *testing.T) {
 func TestLongSchemaNames(t *testing.T) {
 	t.Parallel()
 	u := pgtest.NewDatabase(t)
-	long := strings.Repeat("s", 56)
-	wantError(t, Migrate(t.Context(), u, long, discard), "notify channel of 64 bytes", "at most 55")
+	long := strings.Repeat("s", 50)
+	wantError(t, Migrate(t.Context(), u, long, discard), "notify channel of 64 bytes", "at most 49")
 	if n := query[int](t, u, "select count(*) from pg_namespace where nspname like 's%s'"); n != 0 {
 		t.Error("the refused schema was created")
 	}

@@ -44,7 +44,7 @@ func TestServeFailsFast(t *testing.T) {
 		{"missing database", []string{"--store", own.URL("nowhere")}, `database "nowhere" does not exist`},
 		{"missing migrations", []string{"--store", database, "--migrate", "off"}, `schema "fanfare" is not migrated; run fanfare migrate`},
 		{"replica", []string{"--store", standby.URL("postgres")}, "in recovery"},
-		{"long schema", []string{"--store", database, "--schema", strings.Repeat("s", 56)}, "PostgreSQL allows 63"},
+		{"long schema", []string{"--store", database, "--schema", strings.Repeat("s", 50)}, "PostgreSQL allows 63"},
 		{"bad URL", []string{"--store", "postgres://u:hunter2@host:port/db"}, "cannot be parsed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -245,7 +245,7 @@ end $$;
 -- +goose StatementEnd
 
 -- Deletes what is beyond the backlog and the grace of a stream whose row the
--- caller has locked, at most 4,096 rows. The range is bounded from below by the
+-- caller has locked, at most 4,096 rows and 128 MiB. The range is bounded from below by the
 -- floor, so that dead index entries of earlier trims are not scanned again.
 -- +goose StatementBegin
 create function _trim(p_channel text, p_scope text) returns bigint
@@ -288,6 +288,15 @@ begin
     v_cut := greatest(v_cut, v_first);
   end if;
   v_cut := least(v_cut, s.floor + 4096);
+  if s.stored_bytes > g.grace_bytes then
+    -- Large payloads have many pieces to delete, while the row is locked.
+    select min(w.sequence) into v_first
+      from (select f.sequence, sum(f.size) over (order by f.sequence) as bytes
+              from channel_frames f
+             where f.stream_id = s.stream_id and f.sequence > s.floor and f.sequence <= v_cut) w
+     where w.bytes >= 134217728;
+    v_cut := least(v_cut, v_first);
+  end if;
   if v_cut <= s.floor then return 0; end if;
   select f.origin into v_origin from channel_frames f where f.stream_id = s.stream_id and f.sequence = v_cut;
   with gone as (
