@@ -63,7 +63,7 @@ func TestOpenRefusesConfigurations(t *testing.T) {
 	}{
 		{Config{}, "no database URL"},
 		{Config{URL: u, Schema: strings.Repeat("s", 50)}, "at most 49 bytes"},
-		{Config{URL: u, Schema: strings.Repeat("é", 28)}, "notify channel of 64 bytes"},
+		{Config{URL: u, Schema: strings.Repeat("é", 25)}, "notify channel of 64 bytes"},
 		{Config{URL: u, Schema: "a\x00b"}, "NUL"},
 		{Config{URL: u, Schema: "a\xffb"}, "UTF-8"},
 		{Config{URL: u, Schema: "pg_fanfare"}, "reserved"},
