@@ -21,11 +21,11 @@ const probeVersion = "v0.4.63"
 
 // binary is the path of the program, built as a release is.
 var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "fanfare-binary-")
-	if err != nil {
+	var err error
+	if binaryDir, err = os.MkdirTemp("", "fanfare-binary-"); err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "fanfare")
+	path := filepath.Join(binaryDir, "fanfare")
 	build := exec.Command("go", "build", "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

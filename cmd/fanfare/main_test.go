@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
@@ -19,7 +20,20 @@ import (
 // patience bounds every wait of these tests.
 const patience = 30 * time.Second
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
+// binaryDir is where tests build the program. It is removed at their end.
+var binaryDir string
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(testRun(func() int { return pgtest.Run(m) }), goleak.Cleanup(func(code int) {
+		os.RemoveAll(binaryDir)
+		os.Exit(code)
+	}))
+}
+
+// testRun is what goleak wants of a testing.M.
+type testRun func() int
+
+func (r testRun) Run() int { return r() }
 
 // result is what a command that ended left.
 type result struct {
