@@ -114,7 +114,7 @@ func transportCause(message string) string {
 	if i := strings.LastIndex(message, "desc = "); i >= 0 {
 		message = message[i+len("desc = "):]
 	}
-	return strings.Trim(message, `"`)
+	return strings.TrimPrefix(strings.Trim(message, `"`), "transport: Error while dialing: ")
 }
 
 // streamArguments requires exactly CHANNEL and SCOPE, both a valid name.
