@@ -218,6 +218,42 @@ func TestReadThatTheCloseOvertakes(t *testing.T) {
 	})
 }
 
+// A whole numbering came and went before a subscription that waited for the
+// stream could see it: it is told.
+func TestNumberingThatNobodySaw(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		r.bus.kill()
+		r.publishMany(orders, 0, 3)
+		r.bus.close(orders)
+		r.publishMany(orders, 100, 2)
+		r.bus.listen()
+		if g := s.gap(GapEpochChanged); g.Requested != (backlog.Position{}) || g.ResumeAfter.Sequence != 0 || g.Head != r.store.head(orders) {
+			t.Errorf("gap %+v", g)
+		}
+		s.caughtUp()
+		expect(t, s.frames(2), numbers(100, 2))
+	})
+}
+
+// The same while announcements came, late: its frames are read and delivered.
+func TestNumberingThatWasAnnouncedLate(t *testing.T) {
+	bubble(t, Config{TailFrames: 4}, func(t *testing.T, r *rig) {
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		r.bus.hold()
+		r.publishMany(orders, 0, 30)
+		last := r.bus.close(orders)
+		r.publishMany(orders, 100, 2)
+		r.bus.release(false)
+		expect(t, s.frames(30), numbers(0, 30))
+		if got := s.closed(); got != last {
+			t.Errorf("closed after %s, want %s", got, last)
+		}
+	})
+}
+
 // A waiting subscription outlives the removal of the closed stream.
 func TestRemovedWhileWaiting(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {

@@ -129,13 +129,6 @@ func (b *fakeBus) release(shuffled bool) {
 	b.flushLocked()
 }
 
-// discard forgets what was kept back.
-func (b *fakeBus) discard() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.holding, b.queued = false, nil
-}
-
 // forge announces what nobody committed.
 func (b *fakeBus) forge(a backlog.Announcement) {
 	b.mu.Lock()

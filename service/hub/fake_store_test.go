@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -333,12 +332,6 @@ func (f *fakeStore) largest() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.largestLoad
-}
-
-func (f *fakeStore) names() []backlog.StreamName {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Collect(maps.Keys(f.streams))
 }
 
 func streamName(i int) backlog.StreamName {

@@ -22,11 +22,6 @@ type held struct {
 	bytes int
 	// count is the number of the last announcement that was held.
 	count uint64
-	// lost is the number of the last one given up for want of room: a read begun
-	// before it must be followed by another.
-	lost uint64
-	// read is how many had been held when the last read began.
-	read uint64
 }
 
 type heldAnnouncement struct {
@@ -35,7 +30,7 @@ type heldAnnouncement struct {
 }
 
 // add holds an announcement. If there is no room the older ones are given up:
-// the read that is due sees them.
+// the read that explains this one sees them, too.
 func (h *held) add(a *backlog.Announcement) {
 	kept := *a
 	if len(kept.Frame.Payload) > maxHeldBytes/4 {
@@ -44,15 +39,12 @@ func (h *held) add(a *backlog.Announcement) {
 		kept.Kind = backlog.AnnouncePointer
 	}
 	if len(h.list) == maxHeld || h.bytes+len(kept.Frame.Payload) > maxHeldBytes {
-		h.list, h.bytes, h.lost = nil, 0, h.count
+		h.list, h.bytes = nil, 0
 	}
 	h.count++
 	h.bytes += len(kept.Frame.Payload)
 	h.list = append(h.list, heldAnnouncement{h.count, kept})
 }
-
-// unexplained reports whether a read is due.
-func (h *held) unexplained() bool { return len(h.list) > 0 || h.lost > h.read }
 
 // take returns what is held and holds nothing.
 func (h *held) take() []heldAnnouncement {
@@ -102,16 +94,12 @@ func (e *endedNumberings) has(own uint64) bool { return slices.Contains(e.own[:]
 // the first upTo had been held: of those, what is not there now never was; the
 // others are taken in as if they came now.
 func (s *stream) explainHeldLocked(upTo, origin uint64, hooks *hooks) {
-	s.held.read = max(s.held.read, upTo)
 	for _, a := range s.held.take() {
 		if a.number > upTo {
 			s.announceLocked(&a.Announcement, origin, hooks)
 			continue
 		}
 		s.dropLocked(&a.Announcement)
-	}
-	if s.held.unexplained() {
-		s.queueRefreshLocked()
 	}
 }
 
@@ -134,6 +122,5 @@ func (s *stream) dropLocked(a *backlog.Announcement) {
 // knewLocked reports whether a numbering is one that is over, or is being read
 // to its end.
 func (s *stream) knewLocked(own uint64) bool {
-	retired := func(t *tail) bool { return t.own == own }
-	return s.ended.has(own) || slices.ContainsFunc(s.former, retired)
+	return s.ended.has(own) || s.retiredLocked(own) != nil
 }

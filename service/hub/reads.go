@@ -60,7 +60,11 @@ func (h *Hub) loadRound(ctx context.Context, streams []*stream, size *roundSize)
 	if err == nil {
 		return false
 	}
-	h.log.Warn("load failed", "streams", len(parts), "error", err)
+	if ctx.Err() != nil {
+		err = ErrStopped
+	} else {
+		h.log.Warn("load failed", "streams", len(parts), "error", err)
+	}
 	for _, p := range parts {
 		p.stream.mu.Lock()
 		failed = p.stream.failLocked(p.batch, err) || failed
@@ -120,15 +124,21 @@ func (h *Hub) refreshRound(ctx context.Context, streams []*stream, size *roundSi
 
 // read executes the load of a round and hands every stream its part.
 func (h *Hub) read(ctx context.Context, l backlog.Listening, parts []part, size *roundSize) error {
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.ReadTimeout)
+	bounded, cancel := context.WithTimeout(ctx, h.cfg.ReadTimeout)
 	defer cancel()
 	requests := make([]backlog.LoadRequest, len(parts))
 	for i := range parts {
 		requests[i] = parts[i].request
 	}
 	h.counts.loads.Add(1)
-	got, err := h.reader.Load(ctx, l.Origin, requests)
-	if err != nil {
+	got, err := h.reader.Load(bounded, l.Origin, requests)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return ErrStopped
+	case err != nil && bounded.Err() != nil:
+		// The subscribers' own deadlines are something else.
+		return fmt.Errorf("%w: load of %d streams took longer than %s", backlog.ErrUnavailable, len(parts), h.cfg.ReadTimeout)
+	case err != nil:
 		return fmt.Errorf("load of %d streams: %w", len(parts), err)
 	}
 	if len(got.Streams) != len(parts) {

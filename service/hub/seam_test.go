@@ -178,6 +178,7 @@ func TestTailOfAnOlderListeningAnswersNobody(t *testing.T) {
 func TestLargeFrameDuringTheLoad(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
 		large := strings.Repeat("x", 200<<10)
+		r.bus.publish(orders, "first")
 		r.store.after = func(string) {
 			r.store.after = nil
 			r.bus.publish(orders, "small")
@@ -185,19 +186,20 @@ func TestLargeFrameDuringTheLoad(t *testing.T) {
 			r.bus.publish(orders, "small too")
 		}
 		s := r.subscribe(orders, Oldest())
-		expect(t, s.frames(3), []string{"small", large, "small too"})
+		expect(t, s.frames(4), []string{"first", "small", large, "small too"})
 	})
 }
 
 // A flood during a load is more than is held; the rest is read.
 func TestFloodDuringTheLoad(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 3)
 		r.store.after = func(string) {
 			r.store.after = nil
-			r.publishMany(orders, 0, 10*maxHeld+1)
+			r.publishMany(orders, 3, 10*maxHeld+1)
 		}
 		s := r.subscribe(orders, Oldest())
-		expect(t, s.frames(10*maxHeld+1), numbers(0, 10*maxHeld+1))
+		expect(t, s.frames(10*maxHeld+4), numbers(0, 10*maxHeld+4))
 		s.silent()
 	})
 }

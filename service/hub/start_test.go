@@ -185,6 +185,18 @@ func TestOtherServerIsRetried(t *testing.T) {
 	})
 }
 
+// A store that does not answer fails the subscription after a time, with an
+// error that is not the caller's deadline.
+func TestLoadThatHangs(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.store.before = func(string) { <-time.After(20 * time.Second) }
+		_, err := r.hub.Subscribe(t.Context(), orders, Oldest())
+		if !errors.Is(err, backlog.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
 func TestCallerLeavesWhileLoading(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
 		gate := make(chan struct{})

@@ -67,6 +67,10 @@ func (s *stream) announceLocked(a *backlog.Announcement, origin uint64, hooks *h
 		s.held.add(a)
 	case a.OwnEpoch != 0 && a.OwnEpoch != t.own && s.ended.has(a.OwnEpoch):
 		// Late: that numbering has ended, after everything in it.
+	case a.OwnEpoch != t.own && s.retiredLocked(a.OwnEpoch) != nil:
+		if a.Kind == backlog.AnnounceClosed {
+			s.retiredLocked(a.OwnEpoch).closedAt = p
+		}
 	case t.own == 0 || a.OwnEpoch != t.own:
 		s.holdLocked(a)
 	case a.Kind == backlog.AnnounceClosed:
@@ -80,6 +84,16 @@ func (s *stream) announceLocked(a *backlog.Announcement, origin uint64, hooks *h
 	default:
 		s.holdLocked(a)
 	}
+}
+
+// retiredLocked returns the tail of a numbering that is being read to its end.
+func (s *stream) retiredLocked(own uint64) *tail {
+	for _, t := range s.former {
+		if t.retired && t.own == own {
+			return t
+		}
+	}
+	return nil
 }
 
 // appendLocked appends the frame that is next in line.
@@ -225,5 +239,5 @@ func (s *stream) wantRefresh() bool {
 // refreshDueLocked reports whether a queued refresh is still needed: what was
 // held may have been explained by a read that was in flight.
 func (s *stream) refreshDueLocked() bool {
-	return s.refreshWanted || s.held.unexplained()
+	return s.refreshWanted || len(s.held.list) > 0
 }

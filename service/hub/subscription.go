@@ -236,14 +236,9 @@ func (s *Subscription) atEndLocked() (Delivery, result) {
 	}
 }
 
-// unreadableLocked: what follows the cursor cannot be read any more. If the
-// tail's successor is known the subscription goes on there; otherwise a load
-// decides, as for a new subscription.
+// unreadableLocked: what follows the cursor cannot be read any more. A load
+// decides where to go on, as for a new subscription.
 func (s *Subscription) unreadableLocked() {
-	if s.tail.ending == endedCut {
-		s.turnToNextLocked()
-		return
-	}
 	s.judging = true
 	s.stream.pending = append(s.stream.pending, &pending{start: After(s.cursor), sub: s})
 	s.stream.queueLoadLocked()

@@ -22,13 +22,12 @@ type entry struct {
 
 func (e *entry) bytes() int { return len(e.frame[0]) }
 
-// ending says how a tail ended.
+// ending says how a tail ended; the zero value is that it did not.
 type ending uint8
 
 const (
-	running ending = iota
 	// endedClosed: the stream was closed after the head.
-	endedClosed
+	endedClosed ending = iota + 1
 	// endedCut: what follows the head in the store is not what would have
 	// followed; subscriptions go on in the next tail after a Gap.
 	endedCut
