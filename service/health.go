@@ -38,9 +38,10 @@ const (
 type healthService struct {
 	*health.Server
 
-	ping      func(context.Context) error
-	listening func() bool
-	// listenerChanged is signalled when the listener was seen to come or go.
+	ping func(context.Context) error
+	// listening returns the number of the current listening, 0 for none.
+	listening func() uint64
+	// listenerChanged is signalled when the listening was seen to change.
 	listenerChanged *broadcast
 	logger          *slog.Logger
 
@@ -78,7 +79,7 @@ func (c *condition) tolerable(now time.Time) bool {
 // good reports whether a server that is not ready may become so.
 func (c *condition) good() bool { return c.known && c.since.IsZero() }
 
-func newHealthService(ping func(context.Context) error, listening func() bool, logger *slog.Logger) *healthService {
+func newHealthService(ping func(context.Context) error, listening func() uint64, logger *slog.Logger) *healthService {
 	h := &healthService{
 		Server:          health.NewServer(),
 		ping:            ping,
@@ -122,7 +123,7 @@ func (h *healthService) watchStore(ctx context.Context) {
 }
 
 func (h *healthService) watchListener(ctx context.Context) {
-	before := false
+	var before uint64
 	for ctx.Err() == nil {
 		listening := h.listening()
 		if listening != before {
@@ -130,7 +131,7 @@ func (h *healthService) watchListener(ctx context.Context) {
 			h.listenerChanged.signal()
 		}
 		h.observe(func() {
-			if listening {
+			if listening != 0 {
 				h.listener.well()
 			} else {
 				h.listener.away(time.Now(), "the listener is not connected")

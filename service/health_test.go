@@ -24,7 +24,7 @@ type healthWorld struct {
 func inHealthWorld(t *testing.T, test func(w *healthWorld)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &healthWorld{t: t, store: &fakeStore{}, bus: &fakeBus{}}
-		w.healthService = newHealthService(w.store.Ping, func() bool { return w.bus.Current().Number != 0 }, slog.New(slog.DiscardHandler))
+		w.healthService = newHealthService(w.store.Ping, func() uint64 { return w.bus.Current().Number }, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- w.run(ctx) }()

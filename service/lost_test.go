@@ -236,7 +236,7 @@ func TestBurstsDoNotEvictAReader(t *testing.T) {
 	g.Go(func() error { return follower.Run(ctx) })
 	var last *fanfarev1.Position
 	for burst := range 5 {
-		last = recordedBatch(t, recorder, w.a, s, 4000, burst)
+		recordedBatch(t, recorder, w.a, s, 4000, burst)
 		last = recordedBatch(t, recorder, w.a, s, 1, 100+burst)
 	}
 	if err := follower.AwaitLast(ctx, position(last)); err != nil {

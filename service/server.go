@@ -97,8 +97,8 @@ func (s *Server) Register(g reflection.GRPCServer) {
 // seen the store answer and the bus listen, the health service says NOT_SERVING.
 func (s *Server) Run(ctx context.Context) error { return s.health.run(ctx) }
 
-// listening reports whether LISTEN is active.
-func (s *Server) listening() bool { return s.bus.Current().Number != 0 }
+// listening returns the number of the current listening, 0 for none.
+func (s *Server) listening() uint64 { return s.bus.Current().Number }
 
 // isEnding reports whether streaming calls are being told to go.
 func (s *Server) isEnding() bool {

@@ -59,7 +59,7 @@ func (s *Server) deliver(ctx context.Context, w *writer, closing context.Context
 		w:               w,
 		wake:            make(chan struct{}, 1),
 		listenerChanged: listenerChanged,
-		listening:       true,
+		listening:       s.listening(),
 	}
 	sub.SetWake(d.wakeUp)
 	return d.loop(ctx, closing)
@@ -74,9 +74,9 @@ type delivery struct {
 	// wake holds one token: that the subscription may have something.
 	wake chan struct{}
 	// listenerChanged is closed when the listener has come or gone; listening is
-	// what the client knows of it.
+	// the number of the listening that the client knows of.
 	listenerChanged <-chan struct{}
-	listening       bool
+	listening       uint64
 }
 
 // wakeUp is called by the hub, which must not be blocked.
@@ -142,9 +142,8 @@ func (d *delivery) sendReady(closing context.Context) (sent bool, err error) {
 	return sent, nil
 }
 
-// sendStatus tells whether the server listens, if the client does not know. An
-// outage that was over before anybody looked is not told: no durable frame was
-// missed.
+// sendStatus tells that the listener was lost or is back. Of an outage that was
+// over before anybody looked only the end is told.
 func (d *delivery) sendStatus() error {
 	d.listenerChanged = d.server.health.listenerChanged.next()
 	listening := d.server.listening()
@@ -153,7 +152,7 @@ func (d *delivery) sendStatus() error {
 	}
 	d.listening = listening
 	return d.w.send(&fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Status{
-		Status: &fanfarev1.Status{Listening: listening},
+		Status: &fanfarev1.Status{Listening: listening != 0},
 	}}, d.sub.Position())
 }
 
