@@ -244,6 +244,22 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- The entry of an announcement for a frame: whole if it fits, otherwise a pointer
+-- to its row. Without a SET clause, so that it is inlined.
+-- +goose StatementBegin
+create function _entry(p_channel text, p_scope text, p_epoch bigint, p_sequence bigint, p_id uuid, p_created timestamptz,
+  p_content_type text, p_event_type text, p_headers text, p_payload bytea, p_inline_bytes int) returns text language sql stable as $$
+  select case
+    when octet_length(p_payload) <= p_inline_bytes
+     and octet_length(p_payload) * 4 / 3 + octet_length(p_channel) + octet_length(p_scope) + octet_length(p_content_type)
+       + octet_length(p_event_type) + octet_length(p_headers) <= 7600
+    then E'D\t' || p_channel || E'\t' || p_scope || E'\t' || p_epoch || E'\t' || p_sequence || E'\t'
+      || (extract(epoch from p_created) * 1000000)::bigint || E'\t' || p_content_type || E'\t' || p_event_type || E'\t'
+      || p_headers || E'\t' || replace(encode(p_payload, 'base64'), E'\n', '')
+    else E'P\t' || p_channel || E'\t' || p_scope || E'\t' || p_epoch || E'\t' || p_sequence || E'\t' || p_id end
+$$;
+-- +goose StatementEnd
+
 -- Deletes what is beyond the backlog and the grace of a stream whose row the
 -- caller has locked, at most 4,096 rows and 128 MiB. The range is bounded from below by the
 -- floor, so that dead index entries of earlier trims are not scanned again.
@@ -362,6 +378,51 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- The short way for one frame without key and expectation, which is what an
+-- application and a service that is not busy publish. status is null if it takes
+-- the long way.
+-- +goose StatementBegin
+create function _publish_one(p_channel text, p_scope text, p_payload bytea, p_content_type text, p_event_type text, p_headers text,
+  p_mode text, p_origin bigint, out status smallint, out epoch bigint, out sequence bigint)
+language plpgsql volatile set search_path from current as $$
+declare
+  s         streams;
+  v_now     timestamptz;
+  v_id      uuid := gen_random_uuid();
+  v_headers jsonb := p_headers::jsonb;
+  v_inline  int;
+begin
+  if p_mode <> 'batch' then
+    s := _lock_stream(p_channel, p_scope, p_origin);
+  else
+    select * into s from streams t where t.channel = p_channel and t.scope = p_scope for no key update skip locked;
+    if not found then
+      s := (_create_streams(array[p_channel], array[p_scope], p_origin))[1];
+      if s.stream_id is null then
+        status := 5;
+        return;
+      end if;
+    end if;
+  end if;
+  if s.closed or s.head = 9223372036854775807 then return; end if;
+  status := 0;
+  epoch := s.epoch # p_origin;
+  sequence := s.head + 1;
+  v_now := clock_timestamp();
+  insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
+  values (s.stream_id, _publish_one.sequence, v_id, p_payload, octet_length(p_payload), p_content_type, p_event_type, v_headers, p_origin, v_now);
+  update streams t
+     set head = _publish_one.sequence, head_origin = p_origin, stored_bytes = s.stored_bytes + octet_length(p_payload), updated = v_now
+   where t.channel = p_channel and t.scope = p_scope;
+  if s.head >> 6 <> sequence >> 6 then
+    perform _trim(p_channel, p_scope);
+  end if;
+  select inline_bytes into strict v_inline from settings;
+  perform _announce(array[_entry(p_channel, p_scope, s.epoch, sequence, v_id, v_now,
+    p_content_type, p_event_type, coalesce(v_headers::text, ''), p_payload, v_inline)], p_origin);
+end $$;
+-- +goose StatementEnd
+
 -- Publishes durable frames. The caller has checked the limits. p_key,
 -- p_expected and p_expected_epoch may be null as a whole.
 --
@@ -396,6 +457,7 @@ declare
   v_head    bigint;
   v_epoch   bigint;
   v_due     streams[];  -- those to trim
+  one       record;
 begin
   -- A lost flush would give the same sequences to other frames. A SET clause of
   -- the function would be undone before the commit.
@@ -412,6 +474,17 @@ begin
   if p_mode = 'batch' then
     -- One batch at a time in the schema: replicas would skip each other's streams.
     perform pg_advisory_xact_lock(hashtextextended(current_schema(), 0));
+  end if;
+  if v_n = 1 and (p_key is null or p_key[1] is null) and (p_expected is null or p_expected[1] is null) then
+    one := _publish_one(p_channel[1], p_scope[1], p_payload[1], p_content_type[1], p_event_type[1], p_headers[1], p_mode, v_origin);
+    if one.status is not null then
+      status := array[one.status];
+      epoch := array[one.epoch];
+      sequence := array[one.sequence];
+      return;
+    end if;
+  end if;
+  if p_mode = 'batch' then
     select array_agg(l.r) into rows
       from (select t as r
               from (select distinct u.channel, u.scope from unnest(p_channel, p_scope) u(channel, scope)) n
@@ -534,22 +607,14 @@ begin
       where p.channel = '' and d.head - p.backlog > d.floor;
   end if;
 
-  -- A frame travels in its announcement if it fits; otherwise the announcement
-  -- points to its row.
-  perform _announce(array_agg(
-      case when octet_length(e.entry) <= 7700 then e.entry
-           else E'P\t' || e.name || e.id end order by e.ord), v_origin)
-     from (select u.ord, u.id, n.name,
-                  case when octet_length(u.payload) <= g.inline_bytes then
-                    E'D\t' || n.name || n.created || u.content_type || E'\t' || u.event_type || E'\t' ||
-                    coalesce(u.headers::jsonb::text, '') || E'\t' || replace(encode(u.payload, 'base64'), E'\n', '') end as entry
-             from unnest(status, i_row, _publish.sequence, i_id, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
-                  with ordinality u(status, r, sequence, id, channel, scope, payload, content_type, event_type, headers, ord)
-             cross join (select inline_bytes from settings) g
-             cross join lateral (
-               select u.channel || E'\t' || u.scope || E'\t' || (_publish.epoch[u.ord] # v_origin) || E'\t' || u.sequence || E'\t' as name,
-                      (extract(epoch from v_now) * 1000000)::bigint || E'\t' as created) n
-            where u.status = 0) e;
+  perform _announce(array_agg(_entry(e.channel, e.scope, e.epoch, e.sequence, e.id, v_now,
+                              e.content_type, e.event_type, e.headers, e.payload, g.inline_bytes) order by e.ord), v_origin)
+     from (select u.ord, u.channel, u.scope, u.epoch # v_origin as epoch, u.sequence, u.id,
+                  u.content_type, u.event_type, coalesce(u.headers::jsonb::text, '') as headers, u.payload
+             from unnest(status, _publish.epoch, _publish.sequence, i_id, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
+                  with ordinality u(status, epoch, sequence, id, channel, scope, payload, content_type, event_type, headers, ord)
+            where u.status = 0) e
+    cross join settings g;
 end $$;
 -- +goose StatementEnd
 
