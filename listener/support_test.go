@@ -215,12 +215,6 @@ func (r *recorder) has(payload string) bool {
 	return slices.Contains(r.payloads, payload)
 }
 
-func (r *recorder) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.payloads)
-}
-
 func (r *recorder) lifes() (ups, losses int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
