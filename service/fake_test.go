@@ -156,7 +156,7 @@ func serve(t *testing.T, s *Server) (fanfarev1.FanfareServiceClient, *grpc.Clien
 	}
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(listener) }()
-	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(listener.Addr().String(), insecureOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,6 +167,10 @@ func serve(t *testing.T, s *Server) (fanfarev1.FanfareServiceClient, *grpc.Clien
 		s.loops.Wait()
 	})
 	return fanfarev1.NewFanfareServiceClient(conn), conn, g
+}
+
+func insecureOptions() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 }
 
 // eventually waits for a condition.

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -123,7 +122,7 @@ func assemble(ctx context.Context, cfg Config) (*Replica, error) {
 		return nil, err
 	}
 	r.Store = store
-	cfg.Listener.OriginSQL = "select " + pgx.Identifier{cfg.Store.Schema}.Sanitize() + "._origin()"
+	cfg.Listener.OriginSQL = store.OriginSQL()
 	cfg.Listener.Probe = store.Notify
 	if r.Listener, err = listener.New(cfg.Listener); err != nil {
 		store.Close()
