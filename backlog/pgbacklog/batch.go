@@ -14,8 +14,10 @@ import (
 
 // Errors that _publish raises for an atomic batch.
 const (
-	codePartlyDuplicate = "FN003"
-	codeItemRefused     = "FN010"
+	codeKeyConflict       = "FN001"
+	codeExpectationFailed = "FN002"
+	codePartlyDuplicate   = "FN003"
+	codeExhausted         = "FN004"
 )
 
 // publishBatch publishes all of batch or nothing, in a transaction of its own;
@@ -61,7 +63,7 @@ func batchRefusal(err error) error {
 	switch pg.Code {
 	case codePartlyDuplicate:
 		return &refusedError{backlog.ErrPartlyDuplicate}
-	case codeItemRefused:
+	case codeKeyConflict, codeExpectationFailed, codeExhausted:
 		var detail struct {
 			Index    int
 			Status   int16

@@ -428,7 +428,8 @@ end $$;
 --
 -- p_mode 'batch' never waits for a lock that an application may hold: items of
 -- streams it cannot have at once come back with status 5. 'lane' waits.
--- 'atomic' waits, and raises if an item is refused.
+-- 'atomic' waits, and raises if an item is refused (FN001 to FN004), with the
+-- item's index in the detail.
 --
 -- status: 0 stored, 1 duplicate, 2 key used for another content, 3 expectation
 -- failed, 4 sequence exhausted, 5 busy. epoch (combined) and sequence are the
@@ -635,6 +636,25 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- Raises the error of a status, FN001, FN002 or FN004, with the frame's index
+-- (from 0) and the position in a JSON detail.
+-- +goose StatementBegin
+create function _raise_status(p_index int, p_status smallint, p_epoch bigint, p_sequence bigint) returns void
+language plpgsql immutable set search_path from current as $$
+declare
+  v_detail text := json_build_object('index', p_index, 'status', p_status, 'epoch', p_epoch, 'sequence', p_sequence);
+begin
+  case p_status
+    when 2 then raise exception using errcode = 'FN001', detail = v_detail,
+      message = format('fanfare: the idempotency key was used for another content, published at %s-%s', p_epoch, p_sequence);
+    when 3 then raise exception using errcode = 'FN002', detail = v_detail,
+      message = format('fanfare: the stream''s head is %s-%s, not the expected one', p_epoch, p_sequence);
+    when 4 then raise exception using errcode = 'FN004', detail = v_detail,
+      message = 'fanfare: the stream has no sequence left; close it to start a new numbering';
+  end case;
+end $$;
+-- +goose StatementEnd
+
 -- Raises if an item of an atomic batch was refused, or only some are duplicates.
 -- +goose StatementBegin
 create function _raise_refused(p_status smallint[], p_epoch bigint[], p_sequence bigint[]) returns void
@@ -642,8 +662,7 @@ language plpgsql immutable set search_path from current as $$
 begin
   for i in 1 .. cardinality(p_status) loop
     if p_status[i] > 1 then
-      raise exception using errcode = 'FN010', message = 'fanfare: a frame of the batch was refused',
-        detail = json_build_object('index', i - 1, 'status', p_status[i], 'epoch', p_epoch[i], 'sequence', p_sequence[i])::text;
+      perform _raise_status(i - 1, p_status[i], p_epoch[i], p_sequence[i]);
     end if;
   end loop;
   if 1 = any (p_status) and 0 = any (p_status) then
@@ -789,15 +808,9 @@ begin
   epoch := r.epoch[1];
   sequence := r.sequence[1];
   duplicate := r.status[1] = 1;
-  case r.status[1]
-    when 2 then raise exception using errcode = 'FN001',
-      message = format('fanfare: the idempotency key was used for another content, published at %s-%s', epoch, sequence);
-    when 3 then raise exception using errcode = 'FN002',
-      message = format('fanfare: the stream''s head is %s-%s, not the expected one', epoch, sequence);
-    when 4 then raise exception using errcode = 'FN004',
-      message = 'fanfare: the stream has no sequence left; close it to start a new numbering';
-    else null;
-  end case;
+  if r.status[1] > 1 then
+    perform _raise_status(0, r.status[1], epoch, sequence);
+  end if;
 end $$;
 -- +goose StatementEnd
 
