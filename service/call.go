@@ -16,8 +16,8 @@ import (
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
-// lastWords is how long a call that was told to go may take to send what is
-// left to say before its handler returns without it.
+// lastWords is how long a call that was told to go may be blocked by its client
+// before its handler returns without having said everything.
 const lastWords = 2 * time.Second
 
 // errCallEnded is what writer.send returns once the handler has returned.
@@ -88,9 +88,10 @@ func (w *writer) end() {
 type sendLoop func(ctx context.Context, w *writer, closing context.Context) error
 
 // run is the handler of a streaming call: it runs loop on a goroutine of its own
-// and ends the call when loop returned, when a send has been blocked for the
-// write timeout (with what slow returns), or when the server drains.
-func (s *Server) run(stream grpc.ServerStream, loop sendLoop, slow func(*writer) error) error {
+// and ends the call when loop returned, or with what stalled returns when a send
+// has been blocked for the write timeout, or for a shorter time while the server
+// drains.
+func (s *Server) run(stream grpc.ServerStream, loop sendLoop, stalled func(w *writer, draining bool) error) error {
 	if s.isEnding() {
 		return drainingFailure(retryIn())
 	}
@@ -105,33 +106,33 @@ func (s *Server) run(stream grpc.ServerStream, loop sendLoop, slow func(*writer)
 	s.loops.Go(func() {
 		done <- recovering(func() error { return loop(ctx, w, closing) })
 	})
-	return s.watch(w, done, closeNow, slow)
+	return s.watch(w, done, closeNow, stalled)
 }
 
 // watch waits for the end of a streaming call.
-func (s *Server) watch(w *writer, done <-chan error, closeNow func(), slow func(*writer) error) error {
-	stalled := time.NewTimer(s.cfg.WriteTimeout)
-	defer stalled.Stop()
+func (s *Server) watch(w *writer, done <-chan error, closeNow func(), stalled func(w *writer, draining bool) error) error {
+	limit, draining := s.cfg.WriteTimeout, false
+	look := time.NewTimer(limit)
+	defer look.Stop()
 	ending := s.ending
-	var goodBye, tooLate <-chan time.Time
+	var goodBye <-chan time.Time
 	for {
 		select {
 		case err := <-done:
 			return err
-		case <-stalled.C:
+		case <-look.C:
 			blocked := w.blocked()
-			if blocked >= s.cfg.WriteTimeout {
-				return slow(w)
+			if blocked >= limit {
+				return stalled(w, draining)
 			}
-			stalled.Reset(s.cfg.WriteTimeout - blocked)
+			look.Reset(limit - blocked)
 		case <-ending:
 			ending = nil
 			goodBye = time.After(s.partingDelay())
 		case <-goodBye:
 			closeNow()
-			tooLate = time.After(lastWords)
-		case <-tooLate:
-			return drainingFailure(retryIn())
+			limit, draining = min(limit, lastWords), true
+			look.Reset(limit)
 		}
 	}
 }

@@ -36,14 +36,19 @@ func sendOnce(_ context.Context, w *writer, _ context.Context) error {
 	return w.send(encodedFrames{}, backlog.Position{})
 }
 
-func slowCall(*writer) error { return slowSubscriber(time.Second, backlog.Position{}) }
+func stalledCall(_ *writer, draining bool) error {
+	if draining {
+		return drainingFailure(time.Second)
+	}
+	return slowSubscriber(time.Second, backlog.Position{})
+}
 
 func TestBlockedSendIsEndedByTheWriteTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		stream := &stalledStream{ctx: t.Context(), released: make(chan struct{})}
 		began := time.Now()
-		err := s.run(stream, sendOnce, slowCall)
+		err := s.run(stream, sendOnce, stalledCall)
 		close(stream.released)
 		if status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("it ended with %v", err)
@@ -64,7 +69,7 @@ func TestIdleCallOutlivesTheWriteTimeout(t *testing.T) {
 		err := s.run(&stalledStream{ctx: ctx}, func(ctx context.Context, _ *writer, _ context.Context) error {
 			<-ctx.Done()
 			return failureOf(ctx.Err())
-		}, slowCall)
+		}, stalledCall)
 		if status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("it ended with %v", err)
 		}
@@ -78,7 +83,7 @@ func TestBlockedSendDoesNotHoldUpADrain(t *testing.T) {
 		s := testServer(t, nil)
 		stream := &stalledStream{ctx: t.Context(), released: make(chan struct{})}
 		ended := make(chan error, 1)
-		go func() { ended <- s.run(stream, sendOnce, slowCall) }()
+		go func() { ended <- s.run(stream, sendOnce, stalledCall) }()
 		synctest.Wait()
 		close(s.ending)
 		err := <-ended
@@ -87,6 +92,29 @@ func TestBlockedSendDoesNotHoldUpADrain(t *testing.T) {
 			t.Errorf("it ended with %v", err)
 		}
 		s.loops.Wait()
+	})
+}
+
+// A call whose client reads is waited for: what it still has to say may be the
+// outcome of a publish.
+func TestDrainWaitsForLastWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		answered := make(chan struct{})
+		ended := make(chan error, 1)
+		go func() {
+			ended <- s.run(&stalledStream{ctx: t.Context()}, func(context.Context, *writer, context.Context) error {
+				<-answered
+				return nil
+			}, stalledCall)
+		}()
+		synctest.Wait()
+		close(s.ending)
+		time.Sleep(s.cfg.DrainGrace + 10*lastWords) // virtual
+		close(answered)
+		if err := <-ended; err != nil {
+			t.Errorf("it ended with %v", err)
+		}
 	})
 }
 
@@ -102,7 +130,7 @@ func TestPanicInALoopIsAnError(t *testing.T) {
 	s := testServer(t, nil)
 	err := s.run(&stalledStream{ctx: t.Context()}, func(context.Context, *writer, context.Context) error {
 		panic("a bug")
-	}, slowCall)
+	}, stalledCall)
 	if status.Code(err) != codes.Internal {
 		t.Errorf("it ended with %v", err)
 	}
@@ -111,7 +139,7 @@ func TestPanicInALoopIsAnError(t *testing.T) {
 func TestCallsThatArriveWhileEndingAreRefused(t *testing.T) {
 	s := testServer(t, nil)
 	close(s.ending)
-	if err := s.run(&stalledStream{ctx: t.Context()}, sendOnce, slowCall); status.Code(err) != codes.Unavailable {
+	if err := s.run(&stalledStream{ctx: t.Context()}, sendOnce, stalledCall); status.Code(err) != codes.Unavailable {
 		t.Errorf("it ended with %v", err)
 	}
 }

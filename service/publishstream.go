@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -31,11 +30,12 @@ func (s *Server) PublishStream(stream fanfarev1.FanfareService_PublishStreamServ
 		bytes:   semaphore.NewWeighted(maxPipelinedBytes),
 		answers: make(chan answer, maxPipelinedFrames),
 	}
-	return s.run(stream, p.loop, func(*writer) error {
+	return s.run(stream, p.loop, func(*writer, bool) error {
+		// Not RESOURCE_EXHAUSTED or UNAVAILABLE, which say that nothing was stored.
 		return &failure{
-			code:    codes.ResourceExhausted,
-			reason:  fanfarev1.ErrorReason_ERROR_REASON_LIMIT_REACHED,
-			message: fmt.Sprintf("no answer was taken for %s while answers waited", s.cfg.WriteTimeout),
+			code:    codes.Unknown,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN,
+			message: "answers were not taken; the outcome of what was not answered is unknown",
 		}
 	})
 }
@@ -91,8 +91,13 @@ func (p *pipeline) loop(ctx context.Context, w *writer, closing context.Context)
 			sent++
 		case err := <-received:
 			received = nil
-			if total < 0 {
-				total, result = p.stop(), err
+			if total >= 0 {
+				break
+			}
+			total, result = p.stop(), err
+			if err != nil && closing.Err() != nil && ctx.Err() == nil {
+				// It waited for room when the call was told to go.
+				result = drainingFailure(retryIn())
 			}
 		case <-farewell:
 			farewell = nil

@@ -211,6 +211,45 @@ func TestDrainAnswersWhatIsInFlight(t *testing.T) {
 	}
 }
 
+// A request that waits for room when the call is told to go is not published,
+// and the end of the call says why.
+func TestDrainOfAFullPublishStream(t *testing.T) {
+	store := newHeldStore()
+	stream, s, drain := openPublishStream(t, store)
+	go func() {
+		for i := range uint64(2 * maxPipelinedFrames) {
+			if stream.Send(publishRequest(i, "a")) != nil {
+				return
+			}
+		}
+	}()
+	eventually(t, "the bound is reached", func() bool { return store.waiting() == maxPipelinedFrames })
+	drained := make(chan error, 1)
+	go func() { drained <- drain() }()
+	time.AfterFunc(s.cfg.DrainGrace*2/3, func() {
+		for i := range maxPipelinedFrames {
+			store.release(i, uint64(i+1))
+		}
+	})
+	answers := 0
+	var err error
+	for {
+		if _, err = stream.Recv(); err != nil {
+			break
+		}
+		answers++
+	}
+	if answers != maxPipelinedFrames || status.Code(err) != codes.Unavailable {
+		t.Errorf("%d answers came, then %v", answers, err)
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+	if n := len(store.submissions()); n != maxPipelinedFrames {
+		t.Errorf("%d publications were submitted", n)
+	}
+}
+
 // Streams of health and reflection do not hold up a drain, and a watcher sees
 // NOT_SERVING first.
 func TestDrainEndsHealthWatchers(t *testing.T) {

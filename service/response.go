@@ -37,11 +37,16 @@ func outcomeProto(o backlog.Outcome) *fanfarev1.PublishResponse {
 }
 
 func (s *Server) streamProto(state backlog.StreamState) *fanfarev1.Stream {
+	oldest := state.Base.Sequence + 1
+	if state.Closed {
+		// A new subscription waits for the next numbering.
+		oldest = state.Head.Sequence + 1
+	}
 	return &fanfarev1.Stream{
 		Channel:     state.Stream.Channel,
 		Scope:       state.Stream.Scope,
 		Head:        positionProto(state.Head),
-		Oldest:      state.Base.Sequence + 1,
+		Oldest:      oldest,
 		Closed:      state.Closed,
 		Subscribers: uint32(s.hub.Subscribers(state.Stream)), //nolint:gosec // bounded by memory far below 2^32
 		Created:     timestampProto(state.Created),

@@ -30,7 +30,10 @@ func (s *Server) Subscribe(req *fanfarev1.SubscribeRequest, stream fanfarev1.Fan
 	loop := func(ctx context.Context, w *writer, closing context.Context) error {
 		return s.deliver(ctx, w, closing, name, start)
 	}
-	return s.run(stream, loop, func(w *writer) error {
+	return s.run(stream, loop, func(w *writer, draining bool) error {
+		if draining {
+			return drainingFailure(retryIn())
+		}
 		return slowSubscriber(s.cfg.WriteTimeout, w.lastSent())
 	})
 }
