@@ -326,6 +326,23 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- Pins what the transaction needs to its end, also for its commit, which waits
+-- for PostgreSQL's lock of notifying transactions. A lost flush would give the
+-- same sequences to other frames. A SET clause of a function would be undone
+-- before the commit.
+-- +goose StatementBegin
+create function _pin_settings(p_lock_timeout_ms int) returns void
+language plpgsql volatile set search_path from current as $$
+begin
+  if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  if p_lock_timeout_ms is not null then
+    perform set_config('lock_timeout', p_lock_timeout_ms::text, true);
+  end if;
+end $$;
+-- +goose StatementEnd
+
 -- Locks a stream's row, creating it if need be, and waits for whoever holds it.
 -- +goose StatementBegin
 create function _lock_stream(p_channel text, p_scope text, p_origin bigint) returns streams
@@ -460,14 +477,7 @@ declare
   v_due     streams[];  -- those to trim
   one       record;
 begin
-  -- A lost flush would give the same sequences to other frames. A SET clause of
-  -- the function would be undone before the commit.
-  if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
-  if p_lock_timeout_ms is not null then
-    perform set_config('lock_timeout', p_lock_timeout_ms::text, true);
-  end if;
+  perform _pin_settings(p_lock_timeout_ms);
 
   -- A stream's row lock is held to the commit: that is what makes sequence order
   -- equal commit order. Statements after it see what its last holder committed,
@@ -683,12 +693,7 @@ declare
   s     streams;
   v_now timestamptz;
 begin
-  if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
-    perform set_config('synchronous_commit', 'on', true);
-  end if;
-  if p_lock_timeout_ms is not null then
-    perform set_config('lock_timeout', p_lock_timeout_ms::text, true);
-  end if;
+  perform _pin_settings(p_lock_timeout_ms);
   select * into s from streams t where t.channel = p_channel and t.scope = p_scope for no key update;
   if not found then
     -- It may be being created by a transaction that has not committed.
