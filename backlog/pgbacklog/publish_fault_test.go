@@ -163,7 +163,7 @@ func TestServerAway(t *testing.T) {
 // What was acknowledged must survive a crash, whatever the role's
 // synchronous_commit is: otherwise its sequences would be given again.
 func TestAcknowledgedFramesSurviveACrash(t *testing.T) {
-	server := pgtest.Start(t, "synchronous_commit=off", "wal_writer_delay=10s", "wal_writer_flush_after=0")
+	server := pgtest.Start(t, "synchronous_commit=off", "wal_writer_delay=10s", "wal_writer_flush_after=1GB")
 	url := migrated(t, server.NewDatabase(t))
 	s := startPublisher(t, url)
 	mustPublish(t, s, publication("s", "0"))

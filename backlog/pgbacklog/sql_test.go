@@ -206,8 +206,9 @@ func TestSearchPathAttack(t *testing.T) {
 // others.
 func TestSQLPublishIsFlushed(t *testing.T) {
 	t.Parallel()
-	// Nothing is flushed in the background within the test.
-	server := pgtest.Start(t, "wal_writer_delay=10s", "wal_writer_flush_after=0", "autovacuum=off", "bgwriter_delay=10s")
+	// Nothing is flushed in the background within the test. wal_writer_flush_after=0
+	// would do the opposite: newer servers then flush after every commit.
+	server := pgtest.Start(t, "wal_writer_delay=10s", "wal_writer_flush_after=1GB", "autovacuum=off", "bgwriter_delay=10s")
 	u := server.URL("postgres")
 	migrate(t, u, "")
 	execute(t, u, "create table unflushed (n int); alter role postgres set synchronous_commit = off")
