@@ -96,6 +96,9 @@ type StreamState struct {
 	// EverClosed is true if the stream has been closed at least once: 0-0 is then
 	// a position of an earlier numbering.
 	EverClosed bool
+	// PreviousOwnEpoch is the own epoch of the numbering before this one, 0 if
+	// this is the first.
+	PreviousOwnEpoch uint64
 	// Ephemeral is true if the stream has ever carried an ephemeral frame.
 	Ephemeral bool
 	// Backlog is how many of the newest frames a new subscription may replay;

@@ -73,6 +73,7 @@ func testReopening(h *harness) {
 	}
 	equal(h, "closed", l.State.Closed, false)
 	equal(h, "ever closed", l.State.EverClosed, true)
+	equal(h, "own epoch of the numbering before", l.State.PreviousOwnEpoch, oldEpoch)
 	equalAll(h, "payloads", payloads(l.Frames), []string{"new"})
 	equalAll(h, "verified", l.Verified, []backlog.Position{p, {Sequence: 5}})
 	for _, after := range []backlog.Position{old[0], old[4], {}, {Sequence: 1}} {

@@ -16,17 +16,17 @@ import (
 
 // stateColumns are those of the view stream_states that state.columns scans,
 // for an alias s.
-const stateColumns = `s.channel, s.scope, s.epoch, s.head, s.head_origin, s.floor, s.closed, s.ever_closed, s.ephemeral,
+const stateColumns = `s.channel, s.scope, s.epoch, s.head, s.head_origin, s.floor, s.closed, s.ever_closed, s.previous_epoch, s.ephemeral,
 	s.backlog, (extract(epoch from s.retention_age) * 1000000)::bigint, s.base, s.base_origin, s.created, s.updated`
 
 // noState stands for stateColumns in rows of another kind.
-const noState = `null::text, null::text, null::bigint, null::bigint, null::bigint, null::bigint, null::boolean, null::boolean, null::boolean,
+const noState = `null::text, null::text, null::bigint, null::bigint, null::bigint, null::bigint, null::boolean, null::boolean, null::bigint, null::boolean,
 	null::bigint, null::bigint, null::bigint, null::bigint, null::timestamptz, null::timestamptz`
 
 // serverRow is the first branch of a read: who answered, and when. It stands in
 // the same statement as the rest, so it is about the server that gave the rest.
 const serverRow = `select 0, null::bigint, null::bigint, fanfare._origin(), null::bytea, null::text, null::text, null::jsonb, clock_timestamp(), ` +
-	`null::text, null::text, null::bigint, null::bigint, null::bigint, null::bigint, pg_is_in_recovery(), null::boolean, null::boolean,
+	`null::text, null::text, null::bigint, null::bigint, null::bigint, null::bigint, pg_is_in_recovery(), null::boolean, null::bigint, null::boolean,
 	null::bigint, null::bigint, null::bigint, null::bigint, null::timestamptz, null::timestamptz`
 
 // loadSQL reads many streams in one statement, hence in one snapshot. Sizes are
@@ -105,13 +105,14 @@ type stateRow struct {
 	epoch, head, headOrigin        *int64
 	floor                          *int64
 	closed, everClosed, ephemeral  *bool
+	previousEpoch                  *int64
 	backlog, retentionMicroseconds *int64
 	base, baseOrigin               *int64
 	createdStream, updatedStream   *time.Time
 }
 
 func (s *stateRow) columns() []any {
-	return []any{&s.channel, &s.scope, &s.epoch, &s.head, &s.headOrigin, &s.floor, &s.closed, &s.everClosed, &s.ephemeral,
+	return []any{&s.channel, &s.scope, &s.epoch, &s.head, &s.headOrigin, &s.floor, &s.closed, &s.everClosed, &s.previousEpoch, &s.ephemeral,
 		&s.backlog, &s.retentionMicroseconds, &s.base, &s.baseOrigin, &s.createdStream, &s.updatedStream}
 }
 
@@ -153,6 +154,9 @@ func (s *stateRow) streamState() backlog.StreamState {
 		Backlog:    uint64(*s.backlog),
 		Created:    s.createdStream.UTC(),
 		Updated:    s.updatedStream.UTC(),
+	}
+	if s.previousEpoch != nil {
+		state.PreviousOwnEpoch = uint64(*s.previousEpoch)
 	}
 	if s.retentionMicroseconds != nil {
 		state.RetentionAge = microseconds(*s.retentionMicroseconds)

@@ -20,12 +20,12 @@ import (
 // the position, greatest number of frames and of bytes.
 const pageSQL = `
 with numbering as materialized (
-  select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, s.closed, s.ever_closed, s.ephemeral,
+  select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, s.closed, s.ever_closed, s.previous_epoch, s.ephemeral,
          s.backlog, s.retention_age, s.base, s.base_origin, s.created, s.updated
     from fanfare.stream_states s
    where s.channel = $1 and s.scope = $2 and ($3::bigint = 0 or s.epoch = $3)
   union all
-  select r.channel, r.scope, r.stream_id, r.epoch, r.head, r.head_origin, r.floor, r.floor_origin, true, true, false,
+  select r.channel, r.scope, r.stream_id, r.epoch, r.head, r.head_origin, r.floor, r.floor_origin, true, true, null, false,
          0, null, r.floor, r.floor_origin, r.created, r.retired
     from fanfare.retired_streams r
    where r.channel = $1 and r.scope = $2 and r.epoch = $3)

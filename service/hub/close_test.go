@@ -188,11 +188,29 @@ func TestClosedWhileNotListening(t *testing.T) {
 		r.publishMany(orders, 20, 2)
 		r.bus.close(orders)
 		r.bus.listen()
-		// It cannot know whether this was the only numbering meanwhile.
-		waiting.gap(GapEpochChanged)
-		waiting.caughtUp()
+		// It was the only numbering meanwhile: nothing was missed.
 		expect(t, waiting.frames(2), numbers(20, 2))
 		waiting.closed()
+	})
+}
+
+// A stream that did not exist began, was closed, began again and was closed
+// again, all while nobody listened: the first numbering is not passed over in
+// silence.
+func TestTwoNumberingsThatNobodySaw(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		r.bus.kill()
+		r.publishMany(orders, 0, 3)
+		r.bus.close(orders)
+		r.publishMany(orders, 100, 2)
+		r.bus.close(orders)
+		r.bus.listen()
+		s.gap(GapEpochChanged)
+		s.caughtUp()
+		expect(t, s.frames(2), numbers(100, 2))
+		s.closed()
 	})
 }
 

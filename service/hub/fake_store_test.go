@@ -205,8 +205,15 @@ func (f *fakeStore) stateLocked(name backlog.StreamName) backlog.StreamState {
 	}
 	return backlog.StreamState{
 		Stream: name, Exists: true, OwnEpoch: n.own, Head: n.headPosition(), Base: n.position(base), Floor: n.floor,
-		Closed: n.closed, EverClosed: s.everClosed, Backlog: f.backlog, RetentionAge: f.age,
+		Closed: n.closed, EverClosed: s.everClosed, PreviousOwnEpoch: s.previousOwn(), Backlog: f.backlog, RetentionAge: f.age,
 	}
+}
+
+func (s *fakeStream) previousOwn() uint64 {
+	if n := len(s.retired); n > 0 {
+		return s.retired[n-1].own
+	}
+	return 0
 }
 
 func (f *fakeStore) begin(what string, origin uint64) (end func(), err error) {

@@ -12,12 +12,10 @@ type known struct {
 	base, head backlog.Position
 	// held is how many announcements had been held: the read sees what they told.
 	held uint64
-	// listening is the number of the listening under which the read began.
-	listening uint64
 }
 
-func (s *stream) knownLocked(l backlog.Listening) known {
-	k := known{tail: s.current, held: s.held.count, listening: l.Number}
+func (s *stream) knownLocked() known {
+	k := known{tail: s.current, held: s.held.count}
 	if t := s.current; t != nil {
 		k.own, k.base, k.head = t.own, t.base, t.head
 	}
@@ -37,7 +35,7 @@ func (s *stream) integrateLocked(k known, l backlog.Loaded, fresh []*entry, hook
 	case t == nil:
 		s.openLocked(l, fresh, hooks)
 	case t.own == 0:
-		s.adoptLocked(t, k, l, fresh, hooks)
+		s.adoptLocked(t, l, fresh, hooks)
 	default:
 		s.continueLocked(t, k, l, fresh, hooks)
 	}
@@ -70,7 +68,7 @@ func (s *stream) openLocked(l backlog.Loaded, fresh []*entry, hooks *hooks) {
 
 // adoptLocked lets a waiting tail become that of the numbering that began, if
 // that is the first since the tail waits.
-func (s *stream) adoptLocked(t *tail, k known, l backlog.Loaded, fresh []*entry, hooks *hooks) {
+func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, hooks *hooks) {
 	switch {
 	case !l.State.Exists:
 		// Removed after its retention, if it was ever there.
@@ -81,7 +79,8 @@ func (s *stream) adoptLocked(t *tail, k known, l backlog.Loaded, fresh []*entry,
 		return
 	case s.adoptMissedLocked(t, l, hooks):
 		return
-	case s.mayHaveMissedLocked(t, k, l.State):
+	case l.State.PreviousOwnEpoch != t.successorOf:
+		// A whole numbering came and went: its subscriptions must be told.
 		s.replaceLocked(t, GapEpochChanged, l, hooks)
 		s.endLocked(t, endedCut, hooks)
 		return
@@ -113,15 +112,6 @@ func (s *stream) adoptMissedLocked(t *tail, l backlog.Loaded, hooks *hooks) bool
 	s.replaceLocked(t, GapEpochChanged, l, hooks)
 	s.retireLocked(t, hooks)
 	return true
-}
-
-// mayHaveMissedLocked reports whether a whole numbering may have come and gone
-// since the tail waits, so that its subscriptions must be told.
-func (s *stream) mayHaveMissedLocked(t *tail, k known, now backlog.StreamState) bool {
-	if t.successorOf == 0 {
-		return now.EverClosed && !now.Closed
-	}
-	return k.listening != s.confirmed
 }
 
 // continueLocked extends the current tail, or ends it if the load shows that

@@ -88,9 +88,8 @@ func TestAllTailsAreBounded(t *testing.T) {
 		// An eighth of what is published in a round may come before the sweeper.
 		eventually(t, "the tails shrink", func() bool { return r.hub.Stats().TailBytes <= bound })
 	}
-	if r.hub.Stats().Shrunk == 0 {
-		t.Errorf("no tail was emptied")
-	}
+	// The first frames are read, not appended, and that may take a while.
+	eventually(t, "a tail is emptied", func() bool { return r.hub.Stats().Shrunk > 0 })
 	for _, s := range all {
 		s.frames(100)
 		if n := r.hub.Stats().PageBytes; n > 128<<10 {

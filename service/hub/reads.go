@@ -171,7 +171,7 @@ func (s *stream) beginLoad(l backlog.Listening, maxBytes int) (part, bool) {
 	if len(s.pending) == 0 {
 		return part{}, false
 	}
-	p := part{stream: s, known: s.knownLocked(l), batch: s.pending}
+	p := part{stream: s, known: s.knownLocked(), batch: s.pending}
 	s.pending = nil
 	p.request = s.requestLocked(p.batch, maxBytes)
 	return p, true
@@ -186,7 +186,7 @@ func (s *stream) beginRefresh(l backlog.Listening, maxBytes int) (part, bool) {
 		return part{}, false
 	}
 	s.refreshWanted = false
-	return part{stream: s, known: s.knownLocked(l), request: s.requestLocked(nil, maxBytes)}, true
+	return part{stream: s, known: s.knownLocked(), request: s.requestLocked(nil, maxBytes)}, true
 }
 
 // requestLocked asks for what follows the tail, for as much before it as those

@@ -56,6 +56,7 @@ create table streams (
   scope        text   collate "C" not null check (octet_length(scope) <= 255),
   stream_id    bigint not null,            -- identity of this numbering; random
   epoch        bigint not null,            -- the stream's own epoch; random, bit 62 set
+  previous_epoch bigint,                   -- that of the numbering before
   head         bigint not null default 0,  -- newest sequence
   head_origin  bigint not null,            -- origin of the frame at head
   floor        bigint not null default 0,  -- frames at or below it may be gone
@@ -602,7 +603,7 @@ begin
   with changed as (
     update streams t
        set head = g.head, head_origin = v_origin, stored_bytes = n.stored_bytes + g.bytes, updated = v_now,
-           stream_id = n.stream_id, epoch = n.epoch, floor = n.floor, floor_origin = n.floor_origin, closed = false, closed_at = null
+           stream_id = n.stream_id, epoch = n.epoch, previous_epoch = n.previous_epoch, floor = n.floor, floor_origin = n.floor_origin, closed = false, closed_at = null
       from (select u.r, min(u.sequence) - 1 as before, max(u.sequence) as head, sum(octet_length(u.payload)) as bytes
               from unnest(status, i_row, _publish.sequence, p_payload) u(status, r, sequence, payload)
              where u.status = 0
@@ -635,6 +636,7 @@ create function _reopened(p_row streams, p_origin bigint) returns streams
 language plpgsql volatile set search_path from current as $$
 begin
   p_row.stream_id := _random();
+  p_row.previous_epoch := p_row.epoch;
   p_row.epoch := _random() | 4611686018427387904;
   p_row.head := 0;
   p_row.floor := 0;
@@ -896,7 +898,7 @@ end $$;
 -- What a new subscription needs to know. base is the sequence before the oldest
 -- frame that it may replay.
 create view stream_states as
-select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, s.closed, s.ever_closed, s.ephemeral,
+select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, s.closed, s.ever_closed, s.previous_epoch, s.ephemeral,
        s.created, s.updated, p.backlog, p.retention_age, b.base,
        case when b.base = s.head then s.head_origin
             when b.base = s.floor then s.floor_origin
