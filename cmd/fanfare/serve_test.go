@@ -250,6 +250,21 @@ func TestBacklogOfTheSchema(t *testing.T) {
 	}
 }
 
+// Frames of the largest size pass, and the operator is told what they ask of
+// other clients.
+func TestLargestFrames(t *testing.T) {
+	s := startServer(t, pgtest.NewDatabase(t), "--max-frame-bytes", "4194304")
+	s.stderr.await(t, "must raise their limit")
+	payload := strings.Repeat("0123456789abcdef", 4194304/16)
+	mustRun(t, payload, "publish", "c", "s", "--server", s.address)
+	if out := mustRun(t, "", "subscribe", "c", "s", "--count", "1", "--server", s.address); out != payload+"\n" {
+		t.Errorf("%d bytes came back", len(out))
+	}
+	if r := command(t, payload+"x", "publish", "c", "s", "--server", s.address); r.code != exitFailed || !strings.Contains(r.stderr, "4194304") {
+		t.Errorf("one byte more: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
 // A subscriber of a draining server is told where to go on, fails, and says so.
 func TestSubscriberOfADrainingServer(t *testing.T) {
 	s := startServer(t, pgtest.NewDatabase(t))

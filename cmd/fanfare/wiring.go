@@ -99,6 +99,13 @@ func (p *program) serveStore(ctx context.Context, o *serveOptions, store *pgback
 	return err
 }
 
+// defaultReceiveLimit is the largest message that gRPC clients take unless told
+// otherwise; frameOverhead is the most that a response adds to a payload.
+const (
+	defaultReceiveLimit = 4 << 20
+	frameOverhead       = backlog.MaxHeaderBytes + backlog.MaxHeaders*16 + 2*backlog.MaxTypeBytes + 256
+)
+
 // startParts starts the parts of a server, each on those before it.
 func startParts(parts *components, o *serveOptions, store *pgbacklog.Store, logger *slog.Logger) (*service.Server, error) {
 	listening, err := listener.New(listener.Config{
@@ -110,6 +117,10 @@ func startParts(parts *components, o *serveOptions, store *pgbacklog.Store, logg
 	})
 	if err != nil {
 		return nil, err
+	}
+	if n := store.MaxFrameBytes(); n > defaultReceiveLimit-frameOverhead {
+		logger.Warn("the largest frames exceed what gRPC clients receive by default: they must raise their limit",
+			"max_frame_bytes", n, "default_limit", defaultReceiveLimit)
 	}
 	parts.start("store", store.Run)
 	parts.start("listener", listening.Run)
