@@ -39,14 +39,17 @@ func (c *committer) commitBatch(ctx context.Context) time.Duration {
 	var settled answers
 	c.mu.Lock()
 	again := c.settleLocked(&settled, &c.batch, taken, results, f, err)
-	if f == fateCommitted || f == fateUnknown {
-		c.openLanesLocked(again)
-	} else {
-		c.putBackLocked(&c.batch, again)
-	}
+	c.putBackLocked(&c.batch, again)
 	wait := c.batch.pause(time.Since(start))
 	c.mu.Unlock()
+	// Before a lane may commit what follows: callers of one stream are answered in
+	// its order.
 	settled.deliver()
+	if len(again) > 0 && (f == fateCommitted || f == fateUnknown) {
+		c.mu.Lock()
+		c.openLanesLocked(again)
+		c.mu.Unlock()
+	}
 	return wait
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -165,8 +166,13 @@ func (c Config) poolConfig(purpose string, conns int) (*pgxpool.Config, error) {
 		p.ConnConfig.ConnectTimeout = c.ConnectTimeout
 	}
 	p.ConnConfig.RuntimeParams["application_name"] = applicationName(purpose, c.Instance)
+	pinEncoding(p.ConnConfig)
 	return p, nil
 }
+
+// pinEncoding overrides the role's and the URL's client_encoding: text is sent as
+// it is in memory, and the server would convert it from whatever they say.
+func pinEncoding(config *pgx.ConnConfig) { config.RuntimeParams["client_encoding"] = "UTF8" }
 
 // committer is the committer's part of the configuration.
 func (c Config) committer() committerConfig {

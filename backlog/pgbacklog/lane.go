@@ -17,21 +17,16 @@ type lane struct {
 	load   load
 }
 
-// openLanesLocked moves items that the batch had in flight, and everything
-// behind them, to their streams' lanes.
+// openLanesLocked gives the streams of items that wait in the batch lanes, and
+// moves everything for them there.
 func (c *committer) openLanesLocked(items []*item) {
-	if len(items) == 0 {
-		return
-	}
 	for _, it := range items {
-		l := c.lanes[it.publication.Stream]
-		if l == nil {
-			l = &lane{stream: it.publication.Stream}
-			c.lanes[l.stream] = l
+		name := it.publication.Stream
+		if it.state == itemWaiting && c.lanes[name] == nil {
+			l := &lane{stream: name}
+			c.lanes[name] = l
 			c.readyLocked(l)
 		}
-		it.state = itemWaiting
-		c.joinLaneLocked(it, l)
 	}
 	for it := c.batch.waiting.front; it != nil; {
 		next := it.next
@@ -113,6 +108,13 @@ func (c *committer) commitLane(ctx context.Context, l *lane) {
 	again := c.settleLocked(&settled, &l.line, taken, results, f, err)
 	c.putBackLocked(&l.line, again)
 	c.expireLocked(&settled, &l.line, time.Now()) // there may be no connection for a long time
+	c.mu.Unlock()
+	// Before the batch may commit what follows: callers of one stream are answered
+	// in its order.
+	settled.deliver()
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	first := l.waiting.front
 	switch {
 	case first == nil, len(again) == 0 && f == fateCommitted && !first.unresolved && l.limit == 0:
@@ -120,8 +122,6 @@ func (c *committer) commitLane(ctx context.Context, l *lane) {
 	default:
 		c.readyAfterLocked(l, l.pause(time.Since(start)))
 	}
-	c.mu.Unlock()
-	settled.deliver()
 }
 
 // readyAfterLocked gives a lane its next turn no sooner than after d.

@@ -49,6 +49,38 @@ func TestBusyStreamGoesToItsLane(t *testing.T) {
 	})
 }
 
+// Callers of one stream are answered in its order, also when it moves from the
+// batch to a lane and back: an answer that is given only once the stream has
+// moved can be overtaken by those of the frames behind it.
+func TestAnswersBeforeTheStreamMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, f := startFake(t, committerConfig{})
+		inLane := make(map[string]bool) // written by one transaction's end at a time
+		submit := func(payload, key string) {
+			p := publication("a", payload)
+			p.IdempotencyKey = key
+			c.submit(t.Context(), p, func(backlog.Outcome, error) {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				inLane[payload] = c.lanes[p.Stream] != nil
+			})
+		}
+		submit("1", "")
+		hold := f.next()
+		submit("2", "")
+		submit("3", "k") // of unknown outcome, so that it opens a lane
+		hold.commit()
+		f.next().expect(t, "batch: 2 3").fail(errLost)
+		time.Sleep(maxPause) // of the bubble
+		f.next().expect(t, "lane: 3").commit()
+		submit("4", "")
+		f.next().expect(t, "batch: 4").commit()
+		if inLane["2"] || !inLane["3"] || inLane["4"] {
+			t.Errorf("answered while the lane was open: %v", inLane)
+		}
+	})
+}
+
 // What a lane gives back has waited longest, so it goes first.
 func TestLaneGivesBackToTheFront(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

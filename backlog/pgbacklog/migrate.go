@@ -80,6 +80,7 @@ func migrationConfig(cfg Config) (*pgx.ConnConfig, error) {
 		config.ConnectTimeout = cfg.ConnectTimeout
 	}
 	config.RuntimeParams["application_name"] = applicationName("migrate", cfg.Instance)
+	pinEncoding(config)
 	config.RuntimeParams["search_path"] = pgx.Identifier{cfg.Schema}.Sanitize() + ", pg_temp"
 	// A role's own settings must not end a migration half-way.
 	config.RuntimeParams["statement_timeout"] = "0"

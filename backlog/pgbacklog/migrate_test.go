@@ -205,6 +205,8 @@ func TestRoleDefaults(t *testing.T) {
 		execute format('alter database %I set timezone = ''Pacific/Chatham''', current_database());
 		execute format('alter database %I set standard_conforming_strings = off', current_database());
 		execute format('alter database %I set backslash_quote = off', current_database());
+		execute format('alter database %I set client_encoding = LATIN1', current_database());
+		execute format('alter database %I set lock_timeout = ''1ms''', current_database());
 		execute format('alter database %I set transform_null_equals = on', current_database());
 		end $$`)
 	migrate(t, u, "")
@@ -213,6 +215,19 @@ func TestRoleDefaults(t *testing.T) {
 		if _, err := backlog.Publish(t.Context(), s, backlog.Publication{Stream: backlog.StreamName{Channel: "again"}, IdempotencyKey: "k"}); err != nil {
 			t.Error(err)
 		}
+	}
+	// Read as LATIN1, the name's two bytes would be two characters, and another
+	// stream than the one that announcements and subscribers name.
+	name := backlog.StreamName{Channel: "é"}
+	if _, err := backlog.Publish(t.Context(), s, backlog.Publication{Stream: name, Headers: map[string]string{"é": "ü"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := query[int](t, u, `select count(*) from fanfare.streams where convert_to(channel, 'UTF8') = decode('c3a9', 'hex')`); n != 1 {
+		t.Error("the name was converted")
+	}
+	got, err := s.Load(t.Context(), 0, []backlog.LoadRequest{{Stream: name, MaxFrames: 1, MaxBytes: 1}})
+	if err != nil || len(got.Streams[0].Frames) != 1 || got.Streams[0].Frames[0].Headers["é"] != "ü" {
+		t.Errorf("loaded %+v, %v", got, err)
 	}
 }
 

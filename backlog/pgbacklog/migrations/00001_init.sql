@@ -181,6 +181,8 @@ declare
   v_timeline text := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
   v_origin   bigint := _origin();
 begin
+  if exists (select from server where origin = v_origin) then return v_origin; end if;
+  perform _pin_settings(800); -- another replica may be doing the same
   insert into server as s (started, timeline, origin) values (pg_postmaster_start_time(), v_timeline, v_origin)
   on conflict (only_row) do update set started = excluded.started, timeline = excluded.timeline, origin = excluded.origin
    where s.origin <> excluded.origin;
