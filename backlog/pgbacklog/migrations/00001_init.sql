@@ -204,9 +204,9 @@ end $$;
 -- Sends entries to the replicas, in order, as few notifications as possible.
 -- The digest and the number of each envelope let a receiver tell it from
 -- forgeries and replays; the number also keeps PostgreSQL from folding equal
--- payloads of a transaction into one.
+-- payloads of a transaction into one. Returns how many it sent.
 -- +goose StatementBegin
-create function _announce(p_entries text[], p_origin bigint) returns void
+create function _announce(p_entries text[], p_origin bigint) returns int
 language plpgsql volatile set search_path from current as $$
 declare
   v_channel text;
@@ -219,8 +219,10 @@ declare
   v_room    int;
   v_used    int;
   v_entry   text;
+  v_ignored text;
+  v_sent    int := 0;
 begin
-  if p_entries is null then return; end if;
+  if p_entries is null then return 0; end if;
   select g.notify_channel, k.key_id, k.inner_pad, k.outer_pad into strict v_channel, v_id, v_inner, v_outer
     from settings g, announcement_keys k order by k.key_id desc limit 1;
   v_index := coalesce(nullif(current_setting('fanfare.envelopes', true), ''), '0')::bigint;
@@ -228,9 +230,11 @@ begin
   for i in 1 .. cardinality(p_entries) + 1 loop
     v_entry := p_entries[i]; -- null after the last
     if v_body is not null and (v_entry is null or v_used + octet_length(v_entry) + 1 > v_room) then
-      perform pg_notify(v_channel, v_prefix
+      -- Assigned and not performed: PERFORM starts an executor.
+      v_ignored := pg_notify(v_channel, v_prefix
         || encode(sha256(v_outer || sha256(v_inner || convert_to(v_prefix || v_body, 'UTF8'))), 'hex')
         || E'\t' || v_body);
+      v_sent := v_sent + 1;
       v_body := null;
     end if;
     exit when v_entry is null;
@@ -243,7 +247,8 @@ begin
     v_body := v_body || E'\n' || v_entry;
     v_used := v_used + octet_length(v_entry) + 1;
   end loop;
-  perform set_config('fanfare.envelopes', v_index::text, true);
+  v_ignored := set_config('fanfare.envelopes', v_index::text, true);
+  return v_sent;
 end $$;
 -- +goose StatementEnd
 
@@ -336,12 +341,14 @@ end $$;
 -- +goose StatementBegin
 create function _pin_settings(p_lock_timeout_ms int) returns void
 language plpgsql volatile set search_path from current as $$
+declare
+  v_ignored text;
 begin
   if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
-    perform set_config('synchronous_commit', 'on', true);
+    v_ignored := set_config('synchronous_commit', 'on', true);
   end if;
   if p_lock_timeout_ms is not null then
-    perform set_config('lock_timeout', p_lock_timeout_ms::text, true);
+    v_ignored := set_config('lock_timeout', p_lock_timeout_ms::text, true);
   end if;
 end $$;
 -- +goose StatementEnd
@@ -411,6 +418,8 @@ declare
   v_id      uuid := gen_random_uuid();
   v_headers jsonb := p_headers::jsonb;
   v_inline  int;
+  v_entry   text;
+  v_sent    int;
 begin
   if p_mode <> 'batch' then
     s := _lock_stream(p_channel, p_scope, p_origin);
@@ -438,8 +447,10 @@ begin
     perform _trim(p_channel, p_scope);
   end if;
   select inline_bytes into strict v_inline from settings;
-  perform _announce(array[_entry(p_channel, p_scope, s.epoch, sequence, v_id, v_now,
-    p_content_type, p_event_type, coalesce(v_headers::text, ''), p_payload, v_inline)], p_origin);
+  p_headers := coalesce(v_headers::text, '');
+  v_entry := _entry(p_channel, p_scope, s.epoch, sequence, v_id, v_now,
+    p_content_type, p_event_type, p_headers, p_payload, v_inline);
+  v_sent := _announce(array[v_entry], p_origin);
 end $$;
 -- +goose StatementEnd
 
@@ -479,15 +490,16 @@ declare
   v_epoch   bigint;
   v_due     streams[];  -- those to trim
   one       record;
+  v_ignored text;
 begin
-  perform _pin_settings(p_lock_timeout_ms);
+  v_ignored := _pin_settings(p_lock_timeout_ms); -- assigned and not performed: PERFORM starts an executor
 
   -- A stream's row lock is held to the commit: that is what makes sequence order
   -- equal commit order. Statements after it see what its last holder committed,
   -- because each takes a new snapshot (READ COMMITTED, VOLATILE).
   if p_mode = 'batch' then
     -- One batch at a time in the schema: replicas would skip each other's streams.
-    perform pg_advisory_xact_lock(hashtextextended(current_schema(), 0));
+    v_ignored := pg_advisory_xact_lock(hashtextextended(current_schema(), 0));
   end if;
   if v_n = 1 and (p_key is null or p_key[1] is null) and (p_expected is null or p_expected[1] is null) then
     one := _publish_one(p_channel[1], p_scope[1], p_payload[1], p_content_type[1], p_event_type[1], p_headers[1], p_mode, v_origin);
