@@ -9,8 +9,9 @@ import (
 // details for logs that must not reach clients.
 var (
 	// ErrUnavailable: the store could not be reached or would not commit, and
-	// nothing was stored. Retrying is safe.
-	ErrUnavailable = errors.New("the store is not available; nothing was stored")
+	// nothing was stored. Retrying is safe. Reads return it too, so its text does
+	// not speak of storing.
+	ErrUnavailable = errors.New("the store is not available")
 	// ErrOutcomeUnknown: the connection was lost, or the caller left, after the
 	// transaction had been sent. It may have been committed. Only a retry with
 	// the same idempotency key tells.

@@ -131,7 +131,7 @@ func failureOf(err error) *failure {
 func readFailureOf(err error) *failure {
 	f := failureOf(err)
 	if f.reason == fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE {
-		f.message = "the store is not available"
+		f.message = backlog.ErrUnavailable.Error()
 	}
 	return f
 }
@@ -203,7 +203,7 @@ func storeFailure(err error) *failure {
 			reason:  fanfarev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN,
 			message: backlog.ErrOutcomeUnknown.Error(),
 			retryIn: retryStore,
-			cause:   err,
+			cause:   causeOf(err, backlog.ErrOutcomeUnknown),
 		}
 	case errors.Is(err, backlog.ErrPublishQueueFull):
 		return &failure{
@@ -218,15 +218,15 @@ func storeFailure(err error) *failure {
 			reason:  fanfarev1.ErrorReason_ERROR_REASON_NOTIFICATION_QUEUE_FULL,
 			message: backlog.ErrNotificationQueueFull.Error(),
 			retryIn: retryNotify,
-			cause:   err,
+			cause:   causeOf(err, backlog.ErrNotificationQueueFull),
 		}
 	case errors.Is(err, backlog.ErrUnavailable), errors.Is(err, backlog.ErrOtherServer):
 		return &failure{
 			code:    codes.Unavailable,
 			reason:  fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE,
-			message: backlog.ErrUnavailable.Error(),
+			message: backlog.ErrUnavailable.Error() + "; nothing was stored",
 			retryIn: retryStore,
-			cause:   err,
+			cause:   causeOf(err, backlog.ErrUnavailable),
 		}
 	case errors.Is(err, hub.ErrNotListening):
 		return &failure{
@@ -238,6 +238,16 @@ func storeFailure(err error) *failure {
 		}
 	}
 	return nil
+}
+
+// causeOf is what err says beyond the sentinel, whose text the message of the
+// failure repeats; nil if that is nothing.
+func causeOf(err, sentinel error) error {
+	text := strings.ReplaceAll(err.Error(), sentinel.Error()+": ", "")
+	if text = strings.TrimSuffix(text, sentinel.Error()); text == "" {
+		return nil
+	}
+	return errors.New(strings.TrimSuffix(text, ": "))
 }
 
 // callFailure knows how a call ends by the client's doing.

@@ -100,3 +100,26 @@ func TestFailureOf(t *testing.T) {
 		})
 	}
 }
+
+// "Nothing was stored" is said once, and not to those who read; the log repeats
+// nothing either.
+func TestWordsOfAnUnavailableStore(t *testing.T) {
+	err := fmt.Errorf("%w: load: %w", backlog.ErrUnavailable, fmt.Errorf("%w: %s", backlog.ErrUnavailable, driverText))
+	for _, c := range []struct {
+		f            *failure
+		message, log string
+	}{
+		{failureOf(err), "the store is not available; nothing was stored", "the store is not available; nothing was stored: load: " + driverText},
+		{readFailureOf(err), "the store is not available", "the store is not available: load: " + driverText},
+		{failureOf(backlog.ErrUnavailable), "the store is not available; nothing was stored", "the store is not available; nothing was stored"},
+		{readFailureOf(backlog.ErrOtherServer), "the store is not available", "the store is not available: " + backlog.ErrOtherServer.Error()},
+		{failureOf(wrapped(backlog.ErrOutcomeUnknown)), backlog.ErrOutcomeUnknown.Error(), backlog.ErrOutcomeUnknown.Error() + ": publish: " + driverText},
+	} {
+		if got := status.Convert(c.f).Message(); got != c.message {
+			t.Errorf("a client is told %q, want %q", got, c.message)
+		}
+		if got := c.f.Error(); got != c.log {
+			t.Errorf("the log says %q, want %q", got, c.log)
+		}
+	}
+}
