@@ -30,8 +30,9 @@ const (
 
 // connection is where a client command connects to.
 type connection struct {
-	server  string
-	timeout time.Duration
+	server   string
+	timeout  time.Duration
+	progress callProgress
 }
 
 func (c *connection) addFlags(cmd *cobra.Command) {
@@ -44,7 +45,11 @@ func (c *connection) addTimeoutFlag(cmd *cobra.Command, timeout time.Duration, u
 
 // dial returns a connection, which is made when it is first used.
 func (c *connection) dial() (*grpc.ClientConn, error) {
+	if c.timeout < 0 {
+		return nil, usagef("--timeout must not be negative")
+	}
 	conn, err := grpc.NewClient(c.server,
+		grpc.WithStatsHandler(&c.progress),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)))
 	if err != nil {
@@ -71,31 +76,75 @@ func (c *connection) call(ctx context.Context, do func(context.Context, *grpc.Cl
 
 var errInterrupted = errors.New("interrupted")
 
+// unansweredError is the error of a call that reached a server and ended
+// without its answer: what was asked for may have been done.
+type unansweredError struct{ message string }
+
+func (e *unansweredError) Error() string { return e.message }
+
+// orUnanswered adds to the error of a call that nobody answered what may have
+// become of it.
+func orUnanswered(err error, consequence string) error {
+	var unanswered *unansweredError
+	if errors.As(err, &unanswered) {
+		return fmt.Errorf("%w; %s", err, consequence)
+	}
+	return err
+}
+
 // explain turns the status of a call into what a person at a shell needs: the
 // server's message and what to do. Other errors stay as they are.
 func (c *connection) explain(err error) error {
+	if err == nil {
+		return nil
+	}
 	if errors.Is(err, context.Canceled) {
-		return errInterrupted
+		return c.interrupted()
 	}
 	st, isStatus := status.FromError(err)
-	if err == nil || !isStatus {
+	if !isStatus {
 		return err
 	}
 	reason := errorReason(st)
 	switch {
-	case st.Code() == codes.Unavailable && reason == "":
+	case st.Code() == codes.Unavailable && c.progress.unanswered():
+		return &unansweredError{fmt.Sprintf("the connection to %s was lost", c.server)}
+	case st.Code() == codes.Unavailable && reason == "" && !c.progress.underWay.Load():
 		return fmt.Errorf("no server answers at %s: %s; start one with fanfare serve, or name it with --server", c.server, transportCause(st.Message()))
 	case st.Code() == codes.Unimplemented:
 		return fmt.Errorf("the server at %s is not a Fanfare server, or an older one: %s", c.server, st.Message())
 	case st.Code() == codes.DeadlineExceeded:
-		return fmt.Errorf("the server at %s did not answer in time (--timeout %s): %s", c.server, c.timeout, st.Message())
+		return c.late()
 	case st.Code() == codes.Canceled:
-		return errInterrupted
-	case reason == "":
-		return fmt.Errorf("%s (%s)", st.Message(), st.Code())
+		return c.interrupted()
 	default:
-		return fmt.Errorf("%s (%s, %s)", st.Message(), st.Code(), reason)
+		return fmt.Errorf("%s %s", st.Message(), codeText(st.Code(), reason))
 	}
+}
+
+// interrupted is the error of a call that a signal ended.
+func (c *connection) interrupted() error {
+	if c.progress.underWay.Load() {
+		return &unansweredError{errInterrupted.Error()}
+	}
+	return errInterrupted
+}
+
+// late is the error of a call that took longer than the timeout. Whether the
+// client or the server noticed first makes no difference.
+func (c *connection) late() error {
+	if c.progress.underWay.Load() {
+		return &unansweredError{fmt.Sprintf("the server at %s did not answer in time (--timeout %s)", c.server, c.timeout)}
+	}
+	return fmt.Errorf("no connection to %s was made in time (--timeout %s)", c.server, c.timeout)
+}
+
+// codeText is how errors show a code and the server's reason, if there is one.
+func codeText(code codes.Code, reason string) string {
+	if reason == "" {
+		return fmt.Sprintf("(%s)", code)
+	}
+	return fmt.Sprintf("(%s, %s)", code, reason)
 }
 
 // errorReason is the server's reason, or "" for a status that no Fanfare server
@@ -120,12 +169,31 @@ func transportCause(message string) string {
 // streamArguments requires exactly CHANNEL and SCOPE, both a valid name.
 func streamArguments(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
-		return usagef("CHANNEL and SCOPE are needed, and nothing else; got %d arguments (an empty scope is '')", len(args))
+		return usagef("CHANNEL and SCOPE are needed, and nothing else; got %s (an empty scope is '')", counted(len(args), "argument"))
 	}
-	if err := streamOf(args).Validate(); err != nil {
-		return usagef("%v", err)
+	return limitUsage(streamOf(args).Validate(), nil)
+}
+
+// counted is a number of things: "1 argument", "2 arguments".
+func counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
 	}
-	return nil
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// limitUsage makes a usage error of a limit that an argument or a flag does not
+// keep. flags names the flags by the protocol's fields; a field without one is
+// an argument.
+func limitUsage(err error, flags map[string]string) error {
+	var limit *backlog.LimitError
+	if !errors.As(err, &limit) {
+		return err
+	}
+	if flag, ok := flags[limit.Field]; ok {
+		return usagef("--%s %s", flag, limit.Message)
+	}
+	return usagef("%s", limit)
 }
 
 func streamOf(args []string) backlog.StreamName {

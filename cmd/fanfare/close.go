@@ -22,7 +22,7 @@ Closing a stream that is closed or does not exist does nothing and is no error.`
 		Args:    streamArguments,
 		RunE: action(func(cmd *cobra.Command, args []string) error {
 			stream := streamOf(args)
-			return c.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
+			err := c.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
 				answer, err := fanfarev1.NewFanfareServiceClient(conn).CloseStream(ctx, &fanfarev1.CloseStreamRequest{Channel: stream.Channel, Scope: stream.Scope})
 				if err != nil {
 					return err
@@ -35,6 +35,7 @@ Closing a stream that is closed or does not exist does nothing and is no error.`
 				}
 				return nil
 			})
+			return orUnanswered(err, "the stream may have been closed, and closing it again does no harm")
 		}),
 	}
 	c.addFlags(cmd)

@@ -1,12 +1,21 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
 
 // deadServer is an address where nothing listens: port 1 of the host.
 const deadServer = "127.0.0.1:1"
+
+// manyHeaders are the arguments for n headers.
+func manyHeaders(n int) (args []string) {
+	for i := range n {
+		args = append(args, "--header", fmt.Sprintf("h%d=v", i))
+	}
+	return args
+}
 
 func TestUsageErrors(t *testing.T) {
 	for _, c := range []struct {
@@ -41,6 +50,29 @@ func TestUsageErrors(t *testing.T) {
 		{"streams with argument", []string{"streams", "chat"}, []string{`takes no arguments, got "chat"`}},
 		{"version with argument", []string{"version", "1"}, []string{"takes no arguments"}},
 		{"two services", []string{"health", "a", "b"}, []string{"at most one SERVICE"}},
+		{"no UTF-8 in header", []string{"publish", "c", "s", "--data", "x", "--header", "a=\xff"}, []string{`--header has a value of "a" that is not valid UTF-8`}},
+		{"no UTF-8 in header name", []string{"publish", "c", "s", "--data", "x", "--header", "\xff=a"}, []string{"--header is not valid UTF-8"}},
+		{"no UTF-8 in key", []string{"publish", "c", "s", "--data", "x", "--key", "\xff"}, []string{"--key is not valid UTF-8"}},
+		{"no UTF-8 in event type", []string{"publish", "c", "s", "--lines", "--event-type", "\xff"}, []string{"--event-type is not valid UTF-8"}},
+		{"no UTF-8 in content type", []string{"publish", "c", "s", "--data", "x", "--content-type", "\xff"}, []string{"--content-type is not valid UTF-8"}},
+		{"no UTF-8 in channel", []string{"streams", "--channel", "\xff"}, []string{"--channel is not valid UTF-8"}},
+		{"no UTF-8 in service", []string{"health", "\xff"}, []string{"is not valid UTF-8"}},
+		{"long channel of streams", []string{"streams", "--channel", strings.Repeat("c", 256)}, []string{"--channel has 256 bytes, the limit is 255"}},
+		{"long key", []string{"publish", "c", "s", "--data", "x", "--key", strings.Repeat("k", 256)}, []string{"--key has 256 bytes, the limit is 255"}},
+		{"long event type", []string{"publish", "c", "s", "--data", "x", "--event-type", strings.Repeat("t", 256)}, []string{"--event-type has 256 bytes"}},
+		{"line break in content type", []string{"publish", "c", "s", "--data", "x", "--content-type", "a\nb"}, []string{"--content-type contains the control character U+000A"}},
+		{"reserved event type", []string{"publish", "c", "s", "--data", "x", "--event-type", "fanfare.x"}, []string{`--event-type must not begin with "fanfare."`}},
+		{"large headers", []string{"publish", "c", "s", "--data", "x", "--header", "a=" + strings.Repeat("v", 8192)}, []string{"--header has 8193 bytes, the limit is 8192"}},
+		{"many headers", append([]string{"publish", "c", "s", "--data", "x"}, manyHeaders(33)...), []string{"--header has 33 entries, the limit is 32"}},
+		{"large expectation", []string{"publish", "c", "s", "--data", "x", "--expected", "9223372036854775808"}, []string{"--expected must be below 2^63"}},
+		{"one argument", []string{"publish", "c"}, []string{"got 1 argument ("}},
+		{"negative timeout", []string{"streams", "--timeout", "-1s"}, []string{"--timeout must not be negative"}},
+		{"long schema", []string{"serve", "--store", "postgres://h/d", "--schema", strings.Repeat("s", 50)}, []string{"PostgreSQL allows 63"}},
+		{"long schema to migrate", []string{"migrate", "--store", "postgres://h/d", "--schema", strings.Repeat("s", 50)}, []string{"PostgreSQL allows 63"}},
+		{"no schema", []string{"migrate", "--store", "postgres://h/d", "--schema", ""}, []string{"--schema must not be empty"}},
+		{"bad URL", []string{"serve", "--store", "postgres://u:secret@host:port/db"}, []string{"cannot be parsed"}},
+		{"bad URL to migrate", []string{"migrate", "--store", "postgres://u:secret@host:port/db"}, []string{"cannot be parsed"}},
+		{"bad URL to listen", []string{"serve", "--store", "postgres://h/d", "--listen-database-url", "postgres://u:secret@host:port/db"}, []string{"--listen-database-url: ", "cannot be parsed"}},
 		{"no store", []string{"serve"}, []string{"--store is needed", "FANFARE_STORE", "postgres://"}},
 		{"no store to migrate", []string{"migrate"}, []string{"--store is needed"}},
 		{"another store", []string{"serve", "--store", "mysql://u:secret@h/d"}, []string{"--store must have the form postgres://"}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -28,6 +29,9 @@ listens. The service "liveness" is SERVING as long as the process runs.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef("at most one SERVICE can be asked for, got %d arguments", len(args))
+			}
+			if len(args) == 1 && !utf8.ValidString(args[0]) {
+				return usagef("SERVICE %q is not valid UTF-8", args[0])
 			}
 			return nil
 		},

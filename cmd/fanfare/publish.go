@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
@@ -36,8 +38,10 @@ func (p *program) publishCommand() *cobra.Command {
 
 Without --data or --file the payload is the whole of standard input. With
 --lines each line of it is a frame: the line feed is stripped, everything else
-is kept, empty lines too. The first line that is refused ends the input; lines
-already on their way are published.`,
+is kept, empty lines too. After a line that fails no more are sent; those that
+are on their way may still be stored. The positions of all lines that are stored
+are printed, in the order of the lines, and the error names those lines, those
+that are not stored, and those of which it is not known.`,
 		Example: `  fanfare publish chat/messages lobby --data 'hello'
   fanfare publish images plan-7 --file plan.png --content-type image/png
   jq -c '.[]' rows.json | fanfare publish import run-12 --lines
@@ -56,7 +60,7 @@ already on their way are published.`,
 		}),
 	}
 	o.addFlags(cmd)
-	o.addTimeoutFlag(cmd, defaultTimeout, "how long to wait for the answer; does not apply to --lines")
+	o.addTimeoutFlag(cmd, defaultTimeout, "how long to wait for the answer; with --lines, for those that are missing when no more lines are sent")
 	f := cmd.Flags()
 	f.StringVar(&o.data, "data", "", "the payload, as text")
 	f.StringVar(&o.file, "file", "", "the file that is the payload")
@@ -84,8 +88,35 @@ func (o *publishOptions) frame(cmd *cobra.Command, args []string) (*fanfarev1.Ne
 		frame.ExpectedSequence = &o.expected
 	}
 	var err error
-	frame.Headers, err = parseHeaders(o.headers)
-	return frame, err
+	if frame.Headers, err = parseHeaders(o.headers); err != nil {
+		return nil, err
+	}
+	return frame, checkFrame(frame)
+}
+
+// fieldFlags are the flags of a frame's fields.
+var fieldFlags = map[string]string{
+	"content_type":      "content-type",
+	"event_type":        "event-type",
+	"headers":           "header",
+	"idempotency_key":   "key",
+	"expected_sequence": "expected",
+}
+
+// checkFrame refuses what every server refuses. How large a payload may be only
+// the server knows.
+func checkFrame(frame *fanfarev1.NewFrame) error {
+	publication := backlog.Publication{
+		Stream:         backlog.StreamName{Channel: frame.GetChannel(), Scope: frame.GetScope()},
+		ContentType:    frame.GetContentType(),
+		EventType:      frame.GetEventType(),
+		Headers:        frame.GetHeaders(),
+		IdempotencyKey: frame.GetIdempotencyKey(),
+	}
+	if frame.ExpectedSequence != nil {
+		publication.Expected = &backlog.Expectation{Sequence: frame.GetExpectedSequence()}
+	}
+	return limitUsage(publication.Validate(math.MaxInt), fieldFlags)
 }
 
 func parseHeaders(entries []string) (map[string]string, error) {
@@ -112,7 +143,7 @@ func (p *program) publishOne(ctx context.Context, o *publishOptions, cmd *cobra.
 	if frame.Payload, err = p.payload(ctx, o, cmd); err != nil {
 		return err
 	}
-	return o.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+	err = o.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		answer, err := fanfarev1.NewFanfareServiceClient(conn).Publish(ctx, &fanfarev1.PublishRequest{Frame: frame})
 		if err != nil {
 			return err
@@ -127,6 +158,10 @@ func (p *program) publishOne(ctx context.Context, o *publishOptions, cmd *cobra.
 		}
 		return flush(out)
 	})
+	if o.key == "" {
+		return orUnanswered(err, "the frame may have been stored, and a retry may store it twice: only a retry with the same --key is safe")
+	}
+	return orUnanswered(err, "the frame may have been stored; retry with the same --key to learn it")
 }
 
 // payload reads the payload from where the flags say.

@@ -45,18 +45,23 @@ func (o *storeOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.schema, "schema", pgbacklog.DefaultSchema, "the database schema with Fanfare's tables and functions")
 }
 
-// check refuses a store that is missing or of a kind that this version has not.
+// check refuses a store that is missing or of a kind that this version has not,
+// and what of a URL and a schema's name is wrong whatever the server says.
 func (o *storeOptions) check() error {
 	const form = "postgres://USER:PASSWORD@HOST:PORT/DATABASE"
 	switch {
 	case o.store == "":
 		return usagef("--store is needed: the PostgreSQL database, as --store %s or in FANFARE_STORE", form)
-	case strings.HasPrefix(o.store, "postgres://"), strings.HasPrefix(o.store, "postgresql://"):
-		return nil
-	default:
+	case o.schema == "":
+		return usagef("--schema must not be empty")
+	case !strings.HasPrefix(o.store, "postgres://") && !strings.HasPrefix(o.store, "postgresql://"):
 		// The value is not repeated: it may hold a password.
 		return usagef("--store must have the form %s", form)
 	}
+	if err := (pgbacklog.Config{URL: o.store, Schema: o.schema}).Check(); err != nil {
+		return usagef("%v", err)
+	}
+	return nil
 }
 
 func (p *program) serveCommand() *cobra.Command {
@@ -127,6 +132,9 @@ func (o *serveOptions) check(ctx context.Context) error {
 	}
 	if o.listenURL == "" {
 		o.listenURL = o.store
+	}
+	if err := (pgbacklog.Config{URL: o.listenURL}).Check(); err != nil {
+		return usagef("--listen-database-url: %v", err)
 	}
 	if o.instance == "" {
 		o.instance = defaultInstance()

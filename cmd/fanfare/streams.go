@@ -7,10 +7,12 @@ import (
 	"io"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
@@ -25,12 +27,18 @@ func (p *program) streamsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "streams",
 		Short: "List streams",
-		Long:  `Lists all streams, or those of one channel, in byte order of channel and scope.`,
+		Long: `Lists all streams, or those of one channel, in byte order of channel and scope.
+Long names are cut short; --json prints them whole.`,
 		Example: `  fanfare streams
   fanfare streams --channel chat/messages
   fanfare streams --json | jq -r 'select(.closed) | .scope'`,
 		Args: noArguments,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
+			if channel != "" {
+				if err := limitUsage(backlog.StreamName{Channel: channel}.Validate(), map[string]string{"channel": "channel"}); err != nil {
+					return err
+				}
+			}
 			out := bufio.NewWriter(p.stdout)
 			err := c.listStreams(cmd.Context(), channel, newStreamLister(out, asJSON))
 			if flushing := flush(out); err == nil {
@@ -85,12 +93,23 @@ func newStreamLister(out io.Writer, asJSON bool) func([]*fanfarev1.Stream) error
 	fmt.Fprintln(table, "CHANNEL\tSCOPE\tHEAD\tOLDEST\tSTATE\tSUBSCRIBERS\tUPDATED")
 	return func(page []*fanfarev1.Stream) error {
 		for _, s := range page {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%d\t%s\n", s.GetChannel(), s.GetScope(), positionText(s.GetHead()),
-				s.GetOldest(), stateText(s), s.GetSubscribers(), s.GetUpdated().AsTime().Format(time.DateTime))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%d\t%s\n", cutShort(s.GetChannel()), cutShort(s.GetScope()), positionText(s.GetHead()),
+				s.GetOldest(), stateText(s), s.GetSubscribers(), s.GetUpdated().AsTime().Format(time.RFC3339))
 		}
 		// Columns are aligned within a page, so that memory is bounded by one.
 		return table.Flush()
 	}
+}
+
+// maxColumnRunes bounds the columns of names: one long name would push all other
+// columns off a terminal.
+const maxColumnRunes = 40
+
+func cutShort(name string) string {
+	if utf8.RuneCountInString(name) <= maxColumnRunes {
+		return name
+	}
+	return string([]rune(name)[:maxColumnRunes-1]) + "…"
 }
 
 func stateText(s *fanfarev1.Stream) string {

@@ -45,8 +45,13 @@ func startWaitingServer(s socket) *waitingServer {
 }
 
 // refuseWaiting answers every call that is not for the health service.
-func refuseWaiting(any, grpc.ServerStream) error {
-	st, err := status.New(codes.Unavailable, "the server waits for its database; nothing was stored").WithDetails(
+func refuseWaiting(_ any, stream grpc.ServerStream) error {
+	message := "the server waits for its database"
+	switch method, _ := grpc.MethodFromServerStream(stream); method {
+	case fanfarev1.FanfareService_Publish_FullMethodName, fanfarev1.FanfareService_PublishBatch_FullMethodName, fanfarev1.FanfareService_PublishStream_FullMethodName:
+		message += "; nothing was stored"
+	}
+	st, err := status.New(codes.Unavailable, message).WithDetails(
 		&errdetails.ErrorInfo{Domain: service.ErrorDomain, Reason: "STORE_UNAVAILABLE"},
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
 	if err != nil {
