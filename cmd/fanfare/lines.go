@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"sync"
+	"time"
 
-	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -17,15 +20,27 @@ import (
 // the server's batches full, and what may follow a refused line small.
 const maxLinesInFlight = 512
 
+// errAnswersLate ends a call whose answers did not come within the timeout after
+// the last line was sent.
+var errAnswersLate = errors.New("answers are missing")
+
+// errStrayAnswer: a server answers what it was not asked.
+var errStrayAnswer = errors.New("the server answered a line that waits for no answer")
+
 // lineRun is one publish --lines. It sends and receives at the same time: many
-// lines are on their way, and their answers come in their order.
+// lines are on their way.
 type lineRun struct {
 	call     fanfarev1.FanfareService_PublishStreamClient
 	template *fanfarev1.NewFrame
-	// window holds one entry for each line in flight.
+	// window holds one entry for each line that was sent and is not settled.
 	window chan struct{}
-	// refused is closed when a line was refused: no further one is sent.
-	refused chan struct{}
+	// failed is closed at the first answer that is an error: no further line is
+	// sent.
+	failed chan struct{}
+	// outcomes are those of the answers that came.
+	outcomes *lineOutcomes
+	out      *bufio.Writer
+	printer  positionPrinter
 }
 
 // publishLines publishes each line of standard input as a frame like template,
@@ -36,63 +51,84 @@ func (p *program) publishLines(ctx context.Context, o *publishOptions, template 
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	call, err := fanfarev1.NewFanfareServiceClient(conn).PublishStream(ctx)
 	if err != nil {
 		return o.explain(err)
 	}
+	out := bufio.NewWriter(p.stdout)
 	run := &lineRun{
 		call:     call,
 		template: template,
 		window:   make(chan struct{}, maxLinesInFlight),
-		refused:  make(chan struct{}),
+		failed:   make(chan struct{}),
+		outcomes: newLineOutcomes(),
+		out:      out,
+		printer:  positionPrinter{out, o.json},
 	}
-	sending := make(chan error, 1)
-	go func() { sending <- run.send(ctx, p.stdin) }()
-	printed, err := run.print(ctx, p.stdout, o)
-	cancel()
-	return o.lineError(printed, err, <-sending)
+	var sent sentLines
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		sent = run.send(ctx, p.stdin)
+		limitWait(ctx, o.timeout, cancel)
+	})
+	err = run.receive(ctx)
+	late := context.Cause(ctx) == errAnswersLate
+	cancel(nil)
+	sender.Wait()
+	if late {
+		err = o.late()
+	}
+	return run.finish(err, sent, o)
 }
 
-// lineError is the error of a run whose receiver and sender ended with the
-// given ones. A call that broke leaves lines of which nobody knows whether they
-// were published.
-func (o *publishOptions) lineError(printed int, receiving, sending error) error {
-	var refused *refusedLine
-	var output *outputError
-	switch {
-	case receiving == nil:
-		return sending
-	case errors.As(receiving, &refused), errors.As(receiving, &output):
-		return receiving
-	default:
-		return fmt.Errorf("%w; %d lines are known to be published, the next ones may be", o.explain(receiving), printed)
+// limitWait cancels with errAnswersLate if ctx does not end within the timeout;
+// 0 waits for ever.
+func limitWait(ctx context.Context, timeout time.Duration, cancel context.CancelCauseFunc) {
+	if timeout == 0 {
+		return
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		cancel(errAnswersLate)
+	case <-ctx.Done():
 	}
 }
 
-// send reads lines and sends them until the input ends, a line was refused, or
-// the call is over. The reading is apart, since it cannot be interrupted.
-func (r *lineRun) send(ctx context.Context, input io.Reader) error {
+// sentLines says how a sender ended.
+type sentLines struct {
+	// count is the number of lines that were sent: lines 1 to count.
+	count uint64
+	// all is true if the input ended there.
+	all bool
+	// err is why the next line could not be read.
+	err error
+}
+
+// send reads lines and sends them until the input ends, a line failed, or the
+// call is over. The reading is apart, since it cannot be interrupted.
+func (r *lineRun) send(ctx context.Context, input io.Reader) (sent sentLines) {
 	reader := bufio.NewReaderSize(input, 64<<10)
 	lines := receive(func() ([]byte, error) { return readLine(reader) }, ctx.Done())
-	for number := uint64(1); ; number++ {
+	for {
 		line, err := r.nextLine(ctx, lines)
 		if err != nil || line == nil {
-			// io.EOF: the call is over, the receiver gets its status.
-			if closing := r.call.CloseSend(); closing != nil && closing != io.EOF {
-				return closing
+			if sent.all = err == io.EOF; !sent.all {
+				sent.err = err
 			}
-			if err == nil || err == io.EOF {
-				return nil
-			}
-			return fmt.Errorf("line %d: %w", number, err)
+			// Its error is that the call is over: the receiver gets the status.
+			_ = r.call.CloseSend()
+			return sent
 		}
 		frame := proto.CloneOf(r.template)
 		frame.Payload = line
-		if r.call.Send(&fanfarev1.PublishStreamRequest{Number: number, Frame: frame}) != nil {
-			return nil // the receiver gets the status
+		if r.call.Send(&fanfarev1.PublishStreamRequest{Number: sent.count + 1, Frame: frame}) != nil {
+			return sent // the receiver gets the status
 		}
+		sent.count++
 	}
 }
 
@@ -106,7 +142,7 @@ func (r *lineRun) nextLine(ctx context.Context, lines <-chan received[[]byte]) (
 			return nil, next.err
 		}
 		line = next.message
-	case <-r.refused:
+	case <-r.failed:
 		return nil, nil
 	case <-ctx.Done():
 		return nil, nil
@@ -114,7 +150,7 @@ func (r *lineRun) nextLine(ctx context.Context, lines <-chan received[[]byte]) (
 	select {
 	case r.window <- struct{}{}:
 		return line, nil
-	case <-r.refused:
+	case <-r.failed:
 		return nil, nil
 	case <-ctx.Done():
 		return nil, nil
@@ -141,63 +177,78 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// print prints the answers until the call ends, and returns how many lines were
-// published. Of refused lines it reports the first, after the answers to those
-// that were on their way behind it.
-func (r *lineRun) print(ctx context.Context, stdout io.Writer, o *publishOptions) (printed int, err error) {
-	out := bufio.NewWriter(stdout)
+// receive takes answers and prints positions until the call ends, whose error it
+// returns: io.EOF at the good end.
+func (r *lineRun) receive(ctx context.Context) error {
 	answers := receive(r.call.Recv, ctx.Done())
-	printer := positionPrinter{out, o.json}
-	var refused *refusedLine
+	stopping := false
 	for {
-		answer, err := nextFlushed(answers, out)
+		answer, err := nextFlushed(answers, r.out)
 		if err != nil {
-			if flushing := flush(out); flushing != nil {
-				return printed, flushing
-			}
-			return printed, endOfAnswers(err, refused)
+			return err
 		}
-		<-r.window
-		switch failed := answer.GetError(); {
-		case failed == nil:
-			if err := printer.print(answer.GetPublished(), answer.GetNumber()); err != nil {
-				return printed, err
+		settled, err := r.outcomes.add(answer)
+		if err != nil {
+			return err
+		}
+		if answer.GetError() != nil && !stopping {
+			stopping = true
+			close(r.failed)
+		}
+		for range settled {
+			select {
+			case <-r.window:
+			default:
+				return errStrayAnswer
 			}
-			printed++
-			if refused != nil {
-				refused.publishedAfter++
-			}
-		case refused == nil:
-			refused = &refusedLine{line: answer.GetNumber(), err: failed}
-			close(r.refused)
+		}
+		if err := r.print(settled); err != nil {
+			return err
 		}
 	}
 }
 
-// endOfAnswers is the error of a call that ended with err.
-func endOfAnswers(err error, refused *refusedLine) error {
-	switch {
-	case refused != nil:
-		return refused
-	case err == io.EOF:
+// print prints the positions of those lines that were stored.
+func (r *lineRun) print(settled []*fanfarev1.PublishStreamResponse) error {
+	for _, answer := range settled {
+		if answer.GetError() != nil {
+			continue
+		}
+		if err := r.printer.print(answer.GetPublished(), answer.GetNumber()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish prints what had to wait for answers that never came, and returns the
+// error of the whole run; nil if every line of the input was stored. ending is
+// how the call ended.
+func (r *lineRun) finish(ending error, sent sentLines, o *publishOptions) error {
+	// A server that drains answers everything that it has admitted. In all other
+	// cases what was not answered may have been stored.
+	refused := errorReason(status.Convert(ending)) == drainingReason
+	rest := r.outcomes.end(sent.count, refused)
+	var output *outputError
+	if !errors.As(ending, &output) {
+		if err := errors.Join(r.print(rest), flush(r.out)); err != nil {
+			ending = err
+		}
+	}
+	var causes []string
+	if first := r.outcomes.first; first != nil {
+		causes = append(causes, first.text())
+	}
+	if ending != io.EOF {
+		causes = append(causes, o.explain(ending).Error())
+	} else if len(causes) == 0 && (!r.outcomes.missing.empty() || !sent.all && sent.err == nil) {
+		causes = append(causes, fmt.Sprintf("the server at %s ended the call early", o.server))
+	}
+	if sent.err != nil {
+		causes = append(causes, fmt.Sprintf("line %d was not sent: %v", sent.count+1, sent.err))
+	}
+	if len(causes) == 0 {
 		return nil
-	default:
-		return err
 	}
-}
-
-// refusedLine is the first line that was not published.
-type refusedLine struct {
-	line uint64
-	err  *fanfarev1.Error
-	// publishedAfter counts lines after it that were on their way.
-	publishedAfter int
-}
-
-func (e *refusedLine) Error() string {
-	message := fmt.Sprintf("line %d: %s (%s)", e.line, e.err.GetMessage(), codes.Code(e.err.GetCode()))
-	if e.publishedAfter > 0 {
-		message += fmt.Sprintf("; %d lines after it were on their way and are published", e.publishedAfter)
-	}
-	return message
+	return errors.New(strings.Join(append(causes, r.outcomes.texts(sent)...), "; "))
 }
