@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -30,7 +31,8 @@ func (p *program) subscribeCommand() *cobra.Command {
 		Use:   "subscribe CHANNEL SCOPE",
 		Short: "Print a stream's frames as they are published",
 		Long: `Prints the frames of a stream: first those of the backlog, then each one as it
-is published, until Ctrl-C, --count frames, or the close of the stream.
+is published, until Ctrl-C, --count frames, the close of the stream, or the end
+of a reader that standard output is piped to.
 
 Without --json each payload goes to standard output, followed by a newline, and
 notices go to standard error. With --json each frame and notice is one object on
@@ -84,25 +86,38 @@ func (o *subscribeOptions) request(cmd *cobra.Command, args []string) (*fanfarev
 	return request, nil
 }
 
-// subscribe prints until the end of the stream, the wanted number of frames, or
-// the end of ctx, which are all a good end.
+// errReaderGone ends a subscription whose output nobody reads any more.
+var errReaderGone = errors.New("nobody reads standard output any more")
+
+// subscribe prints until the end of the stream, the wanted number of frames, the
+// end of ctx, or that of the output's reader, which are all a good end.
 func (p *program) subscribe(ctx context.Context, o *subscribeOptions, request *fanfarev1.SubscribeRequest) error {
 	conn, err := o.dial()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	callCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	callCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer watchReader(p.stdout, func() { cancel(errReaderGone) })()
 	call, err := fanfarev1.NewFanfareServiceClient(conn).Subscribe(callCtx, request)
+	if context.Cause(callCtx) == errReaderGone {
+		return nil
+	}
 	if err != nil {
 		return o.explain(err)
 	}
 	out := bufio.NewWriterSize(p.stdout, 64<<10)
 	printer := &framePrinter{out: out, notices: p.stderr, json: o.json, wanted: o.count}
 	err = printer.printAll(receive(call.Recv, callCtx.Done()))
+	if context.Cause(callCtx) == errReaderGone {
+		return nil
+	}
 	if flushing := flush(out); flushing != nil {
-		return flushing
+		err = flushing
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return nil // a write met the reader's end first
 	}
 	if err == nil || ctx.Err() != nil {
 		return nil
