@@ -75,14 +75,22 @@ func (s server) judge(logger *slog.Logger) error {
 func versionError(schema string, version, oldestBinary int) error {
 	switch {
 	case version == 0:
-		return fmt.Errorf("schema %q is not migrated; run fanfare migrate", schema)
+		return fmt.Errorf("schema %q is not migrated; run fanfare migrate%s", schema, schemaFlag(schema))
 	case version < schemaVersion:
-		return fmt.Errorf("schema %q has version %d, this binary needs version %d; run fanfare migrate with this binary", schema, version, schemaVersion)
+		return fmt.Errorf("schema %q has version %d, this binary needs version %d; run fanfare migrate%s with this binary", schema, version, schemaVersion, schemaFlag(schema))
 	case version > schemaVersion && oldestBinary > schemaVersion:
 		return fmt.Errorf("schema %q has version %d, which binaries of version %d or newer may use; this binary has version %d: use a newer one",
 			schema, version, oldestBinary, schemaVersion)
 	}
 	return nil
+}
+
+// schemaFlag is what the command needs for another schema than the default.
+func schemaFlag(schema string) string {
+	if schema == DefaultSchema {
+		return ""
+	}
+	return fmt.Sprintf(" --schema %q", schema)
 }
 
 // schemaSettings is the row of the table settings, as far as the store needs it.

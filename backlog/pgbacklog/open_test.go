@@ -102,6 +102,7 @@ func TestOpenExplainsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	u := pgtest.NewDatabase(t)
 	wantError(t, openError(t, Config{URL: u}), `"fanfare" is not migrated`, "fanfare migrate")
+	wantError(t, openError(t, Config{URL: u, Schema: "shop"}), `"shop" is not migrated; run fanfare migrate --schema "shop"`)
 	execute(t, u, "create schema fanfare")
 	wantError(t, openError(t, Config{URL: u}), `"fanfare" is not migrated`)
 
