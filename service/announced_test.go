@@ -59,7 +59,7 @@ func TestAnnouncementsOfATransaction(t *testing.T) {
 func (w *world) muteAnnouncements() (restore func()) {
 	conn := w.sql()
 	w.exec(conn, `alter function fanfare._announce(text[], bigint) rename to _announce_muted;
-		create function fanfare._announce(p_entries text[], p_origin bigint) returns void language sql as ''`)
+		create function fanfare._announce(p_entries text[], p_origin bigint) returns int language sql as 'select 0'`)
 	return func() {
 		w.exec(conn, `drop function fanfare._announce(text[], bigint);
 			alter function fanfare._announce_muted(text[], bigint) rename to _announce`)

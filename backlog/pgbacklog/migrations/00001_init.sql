@@ -1,9 +1,11 @@
 -- Fanfare's schema, version 1.
 --
 -- It is run with a search_path that holds Fanfare's schema alone, so names are
--- unqualified here, and functions keep that path (SET search_path FROM CURRENT)
--- whatever their callers' is. Functions whose names begin with an underscore
--- are for Fanfare itself.
+-- unqualified here. Functions that are called from outside keep that path (SET
+-- search_path FROM CURRENT) whatever their callers' is. Those without the clause
+-- are only called by them, since setting the path for each call costs more than
+-- most of them do. Functions whose names begin with an underscore are for Fanfare
+-- itself.
 
 -- +goose Up
 
@@ -156,7 +158,7 @@ create table server (
 -- position. Origins have bit 62 clear and own epochs have it set, so a combined
 -- epoch is never 0.
 -- +goose StatementBegin
-create function _origin() returns bigint language plpgsql stable security definer set search_path from current as $$
+create function _server_origin() returns bigint language plpgsql stable as $$
 declare
   v_timeline text := case when pg_is_in_recovery() then 'recovery' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end;
   v_origin   bigint;
@@ -173,13 +175,21 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- Stores the origin for _origin, and returns it. Fanfare calls it whenever it
--- has connected to a server; without it _origin is slower, not wrong.
+-- The same for callers from outside.
+-- +goose StatementBegin
+create function _origin() returns bigint language plpgsql stable security definer set search_path from current as $$
+begin
+  return _server_origin();
+end $$;
+-- +goose StatementEnd
+
+-- Stores the origin for _server_origin, and returns it. Fanfare calls it whenever
+-- it has connected to a server; without it that is slower, not wrong.
 -- +goose StatementBegin
 create function _remember_origin() returns bigint language plpgsql volatile security definer set search_path from current as $$
 declare
   v_timeline text := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
-  v_origin   bigint := _origin();
+  v_origin   bigint := _server_origin();
 begin
   if exists (select from server where origin = v_origin) then return v_origin; end if;
   perform _pin_settings(800); -- another replica may be doing the same
@@ -195,7 +205,7 @@ end $$;
 -- uncommitted one.
 -- +goose StatementBegin
 create function _creation_lock(p_channel text, p_scope text) returns bigint
-language plpgsql stable set search_path from current as $$
+language plpgsql stable as $$
 begin
   return hashtextextended(current_schema() || E'\n' || p_channel || E'\n' || p_scope, 1);
 end $$;
@@ -207,7 +217,7 @@ end $$;
 -- payloads of a transaction into one. Returns how many it sent.
 -- +goose StatementBegin
 create function _announce(p_entries text[], p_origin bigint) returns int
-language plpgsql volatile set search_path from current as $$
+language plpgsql volatile as $$
 declare
   v_channel text;
   v_id      bigint;
@@ -340,7 +350,7 @@ end $$;
 -- before the commit.
 -- +goose StatementBegin
 create function _pin_settings(p_lock_timeout_ms int) returns void
-language plpgsql volatile set search_path from current as $$
+language plpgsql volatile as $$
 declare
   v_ignored text;
 begin
@@ -356,7 +366,7 @@ end $$;
 -- Locks a stream's row, creating it if need be, and waits for whoever holds it.
 -- +goose StatementBegin
 create function _lock_stream(p_channel text, p_scope text, p_origin bigint) returns streams
-language plpgsql volatile set search_path from current as $$
+language plpgsql volatile as $$
 declare
   r streams;
 begin
@@ -379,7 +389,7 @@ end $$;
 -- creating, without waiting. The rows are locked by being new.
 -- +goose StatementBegin
 create function _create_streams(p_channel text[], p_scope text[], p_origin bigint) returns streams[]
-language plpgsql volatile set search_path from current as $$
+language plpgsql volatile as $$
 declare
   v_channel text[];
   v_scope   text[];
@@ -411,7 +421,7 @@ end $$;
 -- +goose StatementBegin
 create function _publish_one(p_channel text, p_scope text, p_payload bytea, p_content_type text, p_event_type text, p_headers text,
   p_mode text, p_origin bigint, out status smallint, out epoch bigint, out sequence bigint)
-language plpgsql volatile set search_path from current as $$
+language plpgsql volatile as $$
 declare
   s         streams;
   v_now     timestamptz;
@@ -475,7 +485,7 @@ declare
   c_max     constant bigint := 9223372036854775807;
   v_n       int := cardinality(p_channel);
   v_now     timestamptz;
-  v_origin  bigint := _origin();
+  v_origin  bigint := _server_origin();
   rows      streams[];  -- the rows that this transaction has locked; a change is made here first
   v_retired streams[];  -- those that it reopens, as they were
   v_special boolean;    -- a row of rows is closed or near the last sequence
@@ -647,7 +657,7 @@ end $$;
 -- The row that a closed stream gets when it is published to again.
 -- +goose StatementBegin
 create function _reopened(p_row streams, p_origin bigint) returns streams
-language plpgsql volatile set search_path from current as $$
+language plpgsql volatile as $$
 begin
   p_row.stream_id := _random();
   p_row.previous_epoch := p_row.epoch;
@@ -666,7 +676,7 @@ end $$;
 -- (from 0) and the position in a JSON detail.
 -- +goose StatementBegin
 create function _raise_status(p_index int, p_status smallint, p_epoch bigint, p_sequence bigint) returns void
-language plpgsql immutable set search_path from current as $$
+language plpgsql immutable as $$
 declare
   v_detail text := json_build_object('index', p_index, 'status', p_status, 'epoch', p_epoch, 'sequence', p_sequence);
 begin
@@ -684,7 +694,7 @@ end $$;
 -- Raises if an item of an atomic batch was refused, or only some are duplicates.
 -- +goose StatementBegin
 create function _raise_refused(p_status smallint[], p_epoch bigint[], p_sequence bigint[]) returns void
-language plpgsql immutable set search_path from current as $$
+language plpgsql immutable as $$
 begin
   for i in 1 .. cardinality(p_status) loop
     if p_status[i] > 1 then
@@ -733,7 +743,7 @@ begin
     v_now := clock_timestamp();
     update streams t set closed = true, ever_closed = true, closed_at = v_now, updated = v_now
      where t.channel = p_channel and t.scope = p_scope;
-    perform _announce(array[concat_ws(E'\t', 'C', p_channel, p_scope, s.epoch, s.head, s.head_origin)], _origin());
+    perform _announce(array[concat_ws(E'\t', 'C', p_channel, p_scope, s.epoch, s.head, s.head_origin)], _server_origin());
   end if;
 end $$;
 -- +goose StatementEnd
@@ -742,7 +752,7 @@ end $$;
 -- the service enforces for calls.
 -- +goose StatementBegin
 create function _check_text(p_field text, p_value text, p_min int, p_max int) returns void
-language plpgsql immutable set search_path from current as $$
+language plpgsql immutable as $$
 begin
   if p_value is null then
     raise exception using errcode = '22023', message = format('fanfare: %s must not be null', p_field);
@@ -760,7 +770,7 @@ end $$;
 -- +goose StatementBegin
 create function _check_frame(p_channel text, p_scope text, p_payload bytea, p_content_type text, p_event_type text, p_headers jsonb,
   p_key text, p_expected bigint, p_expected_epoch bigint) returns void
-language plpgsql stable set search_path from current as $$
+language plpgsql stable as $$
 declare
   v_max   int;
   v_count int;
