@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fanfare-io/fanfare/backlog"
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
-	"github.com/jackc/pgx/v5"
 )
 
 const busChannel = "fanfare_test"
@@ -153,8 +154,8 @@ func newBusTest(t *testing.T, s *sink) *busTest {
 	b.l, _ = start(t, Config{URL: b.url, OriginSQL: "select 5"})
 	b.bus = NewBus(b.l, busChannel, b.ring.load, slog.New(slog.NewTextHandler(b.logs, nil)))
 	run(t, func(ctx context.Context) error { return b.bus.Run(ctx, s) })
-	b.pub = &publisher{t: t, conn: connect(t, b.url), key: testKey}
-	b.db = connect(t, b.url)
+	b.pub = &publisher{t: t, conn: pgtest.Dial(t, b.url), key: testKey}
+	b.db = pgtest.Dial(t, b.url)
 	if _, err := b.bus.Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,7 @@ func TestBusRefusesForgeries(t *testing.T) {
 		}
 	}
 	// Replayed by the same process: only the mark tells.
-	exec(t, b.pub.conn, "select pg_notify($1, $2)", busChannel, genuine)
+	pgtest.Exec(t, b.pub.conn, "select pg_notify($1, $2)", busChannel, genuine)
 	b.pub.publish(2)
 	b.expect(t, 1, 2)
 	eventually(t, "a second hint", func() bool { return len(b.sink.hintTimes()) >= 2 })
@@ -333,7 +334,7 @@ func TestBusWithStuckSink(t *testing.T) {
 	ensure(t, b.l, "aside")
 	big := strings.Repeat("x", 7000)
 	for range 40 {
-		exec(t, b.db, "select pg_notify($1, g || $2) from generate_series(1, 100) g", busChannel, big)
+		pgtest.Exec(t, b.db, "select pg_notify($1, g || $2) from generate_series(1, 100) g", busChannel, big)
 	}
 	notify(t, b.db, "aside", "marker")
 	eventually(t, "another consumer's notification", func() bool { return r.has("marker") })
@@ -343,7 +344,7 @@ func TestBusWithStuckSink(t *testing.T) {
 	if bytes > maxHeldBytes || items > maxHeldNotifications+10 {
 		t.Fatalf("%d bytes, %d items are held", bytes, items)
 	}
-	state := query[string](t, b.db, `select concat_ws(' ', wait_event, backend_xmin) from pg_stat_activity
+	state := pgtest.Query[string](t, b.db, `select concat_ws(' ', wait_event, backend_xmin) from pg_stat_activity
 		where application_name like 'fanfare-listen/%' and datname = current_database()`)
 	if state != "ClientRead" {
 		t.Fatalf("the listener's session is %q, want ClientRead and no backend_xmin", state)
@@ -356,7 +357,7 @@ func TestBusWithStuckSink(t *testing.T) {
 	b.pub.publish(2)
 	eventually(t, "the next announcement", func() bool { got := b.sink.seen(); return got[len(got)-1] == 2 })
 	eventually(t, "an empty queue", func() bool {
-		return query[float64](t, b.db, "select pg_notification_queue_usage()") < 0.001
+		return pgtest.Query[float64](t, b.db, "select pg_notification_queue_usage()") < 0.001
 	})
 }
 

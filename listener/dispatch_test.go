@@ -16,7 +16,7 @@ import (
 // while notifications pour in.
 func TestEnsureWhileNotified(t *testing.T) {
 	url := pgtest.NewDatabase(t)
-	flood := connect(t, url)
+	flood := pgtest.Dial(t, url)
 	l, _ := start(t, Config{URL: url})
 	r := &gapless{}
 	detach, err := l.Attach("steady", r)
@@ -83,7 +83,7 @@ func TestEnsureWhileNotified(t *testing.T) {
 // S94: many first Ensures right at the start, half of them given up at once.
 func TestEnsuresAtBoot(t *testing.T) {
 	url := pgtest.NewDatabase(t)
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	for boot := range 10 {
 		l, err := New(Config{URL: url})
 		if err != nil {
@@ -107,7 +107,7 @@ func TestEnsuresAtBoot(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		exec(t, db, "select pg_notify('boot_' || i, 'hello') from generate_series(0, 199) i")
+		pgtest.Exec(t, db, "select pg_notify('boot_' || i, 'hello') from generate_series(0, 199) i")
 		eventually(t, "all notifications", func() bool {
 			for _, r := range recorders[:] {
 				if !r.has("hello") {
@@ -125,7 +125,7 @@ func TestEnsuresAtBoot(t *testing.T) {
 func TestPausedListener(t *testing.T) {
 	t.Parallel()
 	url := pgtest.NewDatabase(t)
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	l, _ := start(t, Config{URL: url})
 	pause := make(chan struct{})
 	paused := &recorder{block: func() { <-pause }}
@@ -137,16 +137,16 @@ func TestPausedListener(t *testing.T) {
 	ensure(t, l, "flood")
 	begun := time.Now()
 	for range 8 {
-		exec(t, db, "select pg_notify('flood', g || repeat('x', 7900)) from generate_series(1, 1050) g")
+		pgtest.Exec(t, db, "select pg_notify('flood', g || repeat('x', 7900)) from generate_series(1, 1050) g")
 	}
-	if usage := query[float64](t, db, "select pg_notification_queue_usage()"); usage == 0 {
+	if usage := pgtest.Query[float64](t, db, "select pg_notification_queue_usage()"); usage == 0 {
 		t.Fatal("the flood did not fill the queue at all")
 	}
 	rest := time.NewTimer(5*time.Second - time.Since(begun))
 	<-rest.C // the pause is what is tested
 	close(pause)
 	eventually(t, "an empty queue", func() bool {
-		return query[float64](t, db, "select pg_notification_queue_usage()") < 0.0005
+		return pgtest.Query[float64](t, db, "select pg_notification_queue_usage()") < 0.0005
 	})
 	ensure(t, l, "flood")
 	notify(t, db, "flood", "after")
@@ -158,17 +158,17 @@ func TestQueueUsageIsKnown(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t)
 	url := server.URL("postgres")
-	db, idle := connect(t, url), connect(t, url)
+	db, idle := pgtest.Dial(t, url), pgtest.Dial(t, url)
 	l, logs := start(t, Config{URL: url, PingInterval: 20 * time.Millisecond})
 	ensure(t, l, "a")
 	// A session that listens and stays in a transaction keeps what is notified.
-	exec(t, idle, "listen a")
-	exec(t, idle, "begin; select 1")
+	pgtest.Exec(t, idle, "listen a")
+	pgtest.Exec(t, idle, "begin; select 1")
 	for range 8 {
-		exec(t, db, "select pg_notify('a', g || repeat('x', 7900)) from generate_series(1, 1050) g")
+		pgtest.Exec(t, db, "select pg_notify('a', g || repeat('x', 7900)) from generate_series(1, 1050) g")
 	}
 	eventually(t, "the usage to be seen", func() bool { return l.State().QueueUsage > 0.005 })
-	exec(t, idle, "rollback")
+	pgtest.Exec(t, idle, "rollback")
 	eventually(t, "the usage to be gone", func() bool { return l.State().QueueUsage < 0.0005 })
 	l.noteQueueUsage(0.2)
 	l.noteQueueUsage(0.3)

@@ -86,7 +86,7 @@ func TestEnvelopeText(t *testing.T) {
 
 // The nested sha256() calls of the database's functions give the same digest.
 func TestDigestInSQL(t *testing.T) {
-	db := connect(t, pgtest.NewDatabase(t))
+	db := pgtest.Dial(t, pgtest.NewDatabase(t))
 	pad := func(with byte) []byte {
 		p := make([]byte, 64)
 		copy(p, testKey.Secret)
@@ -96,7 +96,7 @@ func TestDigestInSQL(t *testing.T) {
 		return p
 	}
 	for _, text := range []string{"", "F1\t12\t", "grüße\nzwei"} {
-		got := query[string](t, db, "select encode(sha256($1::bytea || sha256($2::bytea || convert_to($3, 'UTF8'))), 'hex')", pad(0x5c), pad(0x36), text)
+		got := pgtest.Query[string](t, db, "select encode(sha256($1::bytea || sha256($2::bytea || convert_to($3, 'UTF8'))), 'hex')", pad(0x5c), pad(0x36), text)
 		if want := newSigner(testKey.Secret).digest("", text); got != want {
 			t.Fatalf("SQL digest %s of %q, want %s", got, text, want)
 		}

@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
 // POSTGRES.md 19, 20: a connection that is dead in any direction looks alive
@@ -32,7 +33,7 @@ func TestHalfOpenConnection(t *testing.T) {
 			proxy.Restore()
 			within(t, 10*time.Second, "the next listening", func() bool { return l.Current().Number > before.Number })
 			ensure(t, l, "a")
-			notify(t, connect(t, url), "a", "after")
+			notify(t, pgtest.Dial(t, url), "a", "after")
 			eventually(t, "a notification", func() bool { return r.has("after") })
 		})
 	}
@@ -47,7 +48,7 @@ func TestSlowNetworkIsNoLoss(t *testing.T) {
 	l, _ := start(t, Config{URL: proxy.URL(url), PingInterval: 200 * time.Millisecond})
 	r := attach(t, l, "a")
 	first := ensure(t, l, "a")
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	for i := range 3 {
 		marker := fmt.Sprint(i)
 		notify(t, db, "a", marker)
@@ -64,7 +65,7 @@ func TestEveryErrorMeansReconnect(t *testing.T) {
 	w := newWire(t, url)
 	l, _ := start(t, Config{URL: w.url(url), PingInterval: 100 * time.Millisecond, PingTimeout: 500 * time.Millisecond, HealthyAfter: time.Nanosecond})
 	r := attach(t, l, "a")
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	breaks := map[string]func(*wireLink){
 		"end of file":                func(k *wireLink) { _ = k.client.Close() },
 		"reset":                      func(k *wireLink) { _ = k.client.(*net.TCPConn).SetLinger(0); _ = k.client.Close() },
@@ -180,7 +181,7 @@ func TestLaterListenFails(t *testing.T) {
 		t.Fatalf("b is listened to on connection %d, want the second", got.Number)
 	}
 	ensure(t, l, "a")
-	notify(t, connect(t, url), "a", "heard")
+	notify(t, pgtest.Dial(t, url), "a", "heard")
 	eventually(t, "a notification", func() bool { return r.has("heard") })
 }
 
@@ -225,7 +226,7 @@ func TestStandbyIsRefused(t *testing.T) {
 	}
 	// The old primary goes, the standby is promoted: both find it.
 	primary.Stop("immediate")
-	exec(t, connect(t, standby.URL("postgres")), "select pg_promote()")
+	pgtest.Exec(t, pgtest.Dial(t, standby.URL("postgres")), "select pg_promote()")
 	within(t, 10*time.Second, "the switch to the new primary", func() bool { return alone.Current().Number == 1 && l.Current().Number == 2 })
 }
 
@@ -258,10 +259,10 @@ func TestDemotionIsNoticed(t *testing.T) {
 func TestTimeoutsOfTheRole(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t)
-	db := connect(t, server.URL("postgres"))
-	exec(t, db, `create role fanfare login`)
+	db := pgtest.Dial(t, server.URL("postgres"))
+	pgtest.Exec(t, db, `create role fanfare login`)
 	for _, setting := range []string{"idle_session_timeout = '500ms'", "statement_timeout = '1ms'", "idle_in_transaction_session_timeout = '200ms'", "lock_timeout = '1ms'", "client_encoding = 'LATIN1'"} {
-		exec(t, db, "alter role fanfare set "+setting)
+		pgtest.Exec(t, db, "alter role fanfare set "+setting)
 	}
 	url := strings.Replace(server.URL("postgres"), "postgres@", "fanfare@", 1)
 	l, _ := start(t, Config{URL: url, PingInterval: 2 * time.Second})
@@ -283,7 +284,7 @@ func TestTooManyConnections(t *testing.T) {
 	url := server.URL("postgres")
 	l, logs := start(t, Config{URL: url, EnsureTimeout: 300 * time.Millisecond})
 	ensure(t, l, "a")
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	killListeners(t, db)
 	var all []*pgx.Conn
 	eventually(t, "all connections to be taken", func() bool {

@@ -61,7 +61,7 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("%s: a second Run did not fail", name)
 		}
 	}
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	silent.Restore()
 	hole.Restore()
 	eventually(t, "all connections to end", func() bool { return listeners(t, db) == 0 })
@@ -70,7 +70,7 @@ func TestShutdown(t *testing.T) {
 // POSTGRES.md 30: whoever gives up waiting leaves nothing behind that blocks.
 func TestAbandonedEnsures(t *testing.T) {
 	url := pgtest.NewDatabase(t)
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	l, _ := start(t, Config{URL: url})
 	ensure(t, l, "a")
 	var callers sync.WaitGroup

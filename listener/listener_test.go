@@ -14,7 +14,7 @@ import (
 
 func TestEnsureNotifyRelease(t *testing.T) {
 	url := pgtest.NewDatabase(t)
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	l, logs := start(t, Config{URL: url, Instance: "röplica-1", OriginSQL: "select 77"})
 	first := ensure(t, l, "a")
 	if first.Number != 1 || first.Origin != 77 {
@@ -33,7 +33,7 @@ func TestEnsureNotifyRelease(t *testing.T) {
 	notify(t, db, "a", "one")
 	eventually(t, "both consumers to get it", func() bool { return r.has("one") && other.has("one") })
 
-	if name := query[string](t, db, "select application_name from pg_stat_activity where application_name like 'fanfare-listen/%' and datname = current_database()"); !strings.HasPrefix(name, "fanfare-listen/r") {
+	if name := pgtest.Query[string](t, db, "select application_name from pg_stat_activity where application_name like 'fanfare-listen/%' and datname = current_database()"); !strings.HasPrefix(name, "fanfare-listen/r") {
 		t.Fatalf("application_name is %q", name)
 	}
 	if n := logs.count("channel listen a"); n != 1 {
@@ -48,7 +48,7 @@ func TestEnsureNotifyRelease(t *testing.T) {
 // are; LISTEN would truncate a longer one in silence.
 func TestNotifyChannelNames(t *testing.T) {
 	url := pgtest.NewDatabase(t)
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	l, _ := start(t, Config{URL: url})
 	for _, name := range []string{strings.Repeat("x", 63), `Mixed "Quotes" 'and' ; spaces`, "grüße", strings.Repeat("é", 31)} {
 		r := attach(t, l, name)
@@ -68,7 +68,7 @@ func TestNotifyChannelNames(t *testing.T) {
 
 func TestReleaseStopsListening(t *testing.T) {
 	url := pgtest.NewDatabase(t)
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	l, _ := start(t, Config{URL: url})
 	ensure(t, l, "stays")
 	ensure(t, l, "goes")
@@ -118,7 +118,7 @@ func TestReleaseStopsListening(t *testing.T) {
 // S46, S49: LISTEN again after every loss, and again.
 func TestReconnectsAfterTermination(t *testing.T) {
 	url := pgtest.NewDatabase(t)
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	l, logs := start(t, Config{URL: url})
 	names := []string{"a", "b", "c"}
 	consumers := map[string]*recorder{}
@@ -167,7 +167,7 @@ func TestReconnectsAfterTermination(t *testing.T) {
 // The time without a listener is what a client feels of a lost connection.
 func TestReconnectIsFast(t *testing.T) {
 	url := pgtest.NewDatabase(t)
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	l, _ := start(t, Config{URL: url, HealthyAfter: time.Nanosecond})
 	ensure(t, l, "a")
 	var times []time.Duration
@@ -189,7 +189,7 @@ func TestReconnectIsFast(t *testing.T) {
 func TestTerminationStorm(t *testing.T) {
 	t.Parallel()
 	url := pgtest.NewDatabase(t)
-	db, publisher := connect(t, url), connect(t, url)
+	db, publisher := pgtest.Dial(t, url), pgtest.Dial(t, url)
 	l, logs := start(t, Config{URL: url})
 	r := &gapless{}
 	detach, err := l.Attach("a", r)
@@ -320,7 +320,7 @@ func TestServerRestarts(t *testing.T) {
 		ensure(t, l, "a")
 		l.Release("a")
 		marker := fmt.Sprintf("after %d", before.Number)
-		notify(t, connect(t, url), "a", marker)
+		notify(t, pgtest.Dial(t, url), "a", marker)
 		eventually(t, marker, func() bool { return r.has(marker) })
 	}
 }

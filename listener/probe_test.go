@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
 // POSTGRES.md 26: a transaction pooler hides notifications. The first connection
@@ -41,7 +42,7 @@ func TestTransactionPoolerIsNamed(t *testing.T) {
 	if err := <-ensured; !errors.Is(err, ErrNotListening) {
 		t.Fatalf("Ensure = %v, want ErrNotListening", err)
 	}
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	eventually(t, "the connection to end", func() bool { return listeners(t, db) == 0 })
 }
 
@@ -60,7 +61,7 @@ func TestSessionPoolerIsWarnedOf(t *testing.T) {
 	if s := l.State(); !s.Pooled || s.ProbeErr != nil {
 		t.Fatalf("state %+v, want Pooled and no probe error", s)
 	}
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	for range 2 {
 		before := l.Current().Number
 		killListeners(t, db)
@@ -124,7 +125,7 @@ func TestLaterProbesAreAside(t *testing.T) {
 	r := attach(t, l, "a")
 	ensure(t, l, "a")
 	wrong.Store(true)
-	db := connect(t, url)
+	db := pgtest.Dial(t, url)
 	killListeners(t, db)
 	eventually(t, "the next listening", func() bool { return l.Current().Number == 2 })
 	eventually(t, "the probe to fail", func() bool { return l.State().ProbeErr != nil })
@@ -133,7 +134,7 @@ func TestLaterProbesAreAside(t *testing.T) {
 	if n := l.Current().Number; n != 2 || logs.count("probe did not arrive") != 1 {
 		t.Fatalf("connection %d, log %v", n, logs.lines())
 	}
-	if n := query[int](t, db, "select count(*) from pg_stat_activity where query ilike 'listen %probe%'"); n != 0 {
+	if n := pgtest.Query[int](t, db, "select count(*) from pg_stat_activity where query ilike 'listen %probe%'"); n != 0 {
 		t.Fatalf("%d sessions end with a probe's LISTEN", n)
 	}
 }

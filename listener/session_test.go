@@ -14,7 +14,7 @@ func TestSettingsOfTheSession(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, "idle_session_timeout=1h", "lock_timeout=1h")
 	url := server.URL("postgres")
-	exec(t, connect(t, url), `alter role postgres set tcp_user_timeout = '1h'; alter role postgres set tcp_keepalives_idle = 7200`)
+	pgtest.Exec(t, pgtest.Dial(t, url), `alter role postgres set tcp_user_timeout = '1h'; alter role postgres set tcp_keepalives_idle = 7200`)
 	for name, want := range map[string]uint64{
 		"tcp_user_timeout": 10_000, "tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3,
 		"idle_session_timeout": 0, "statement_timeout": 5000, "lock_timeout": 0,

@@ -13,10 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fanfare-io/fanfare/backlog"
-	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
 func TestMain(m *testing.M) {
@@ -132,48 +133,22 @@ func ensure(t testing.TB, l *Listener, name string) backlog.Listening {
 	return listening
 }
 
-func connect(t testing.TB, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
-func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func query[T any](t testing.TB, conn *pgx.Conn, sql string, args ...any) T {
-	t.Helper()
-	var v T
-	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
-}
-
 func notify(t testing.TB, conn *pgx.Conn, name, payload string) {
 	t.Helper()
-	exec(t, conn, "select pg_notify($1, $2)", name, payload)
+	pgtest.Exec(t, conn, "select pg_notify($1, $2)", name, payload)
 }
 
 // killListeners ends the listeners' sessions in the database of conn.
 func killListeners(t testing.TB, conn *pgx.Conn) int {
 	t.Helper()
-	return query[int](t, conn, `select count(pg_terminate_backend(pid)) from pg_stat_activity
+	return pgtest.Query[int](t, conn, `select count(pg_terminate_backend(pid)) from pg_stat_activity
 		where application_name like 'fanfare-listen/%' and datname = current_database()`)
 }
 
 // listeners counts the listeners' sessions in the database of conn.
 func listeners(t testing.TB, conn *pgx.Conn) int {
 	t.Helper()
-	return query[int](t, conn, `select count(*) from pg_stat_activity
+	return pgtest.Query[int](t, conn, `select count(*) from pg_stat_activity
 		where application_name like 'fanfare-listen/%' and datname = current_database()`)
 }
 
@@ -242,7 +217,7 @@ func median(d []time.Duration) time.Duration {
 // others and recover.
 func crashBackend(t testing.TB, url string) {
 	t.Helper()
-	pid := query[int](t, connect(t, url), "select pg_backend_pid()")
+	pid := pgtest.Query[int](t, pgtest.Dial(t, url), "select pg_backend_pid()")
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
 // POSTGRES.md 13, symptom: a publish failed, or was rolled back, because of the
@@ -20,9 +21,9 @@ import (
 func TestAnnouncementsAtTheLimit(t *testing.T) {
 	t.Parallel()
 	url := newSchema(t)
-	s, admin, listener := startPublisher(t, url), dial(t, url), dial(t, url)
-	mustExec(t, admin, `update fanfare.settings set inline_bytes = 8000`)
-	mustExec(t, listener, "listen "+s.NotifyChannel())
+	s, admin, listener := startPublisher(t, url), pgtest.Dial(t, url), pgtest.Dial(t, url)
+	pgtest.Exec(t, admin, `update fanfare.settings set inline_bytes = 8000`)
+	pgtest.Exec(t, listener, "listen "+s.NotifyChannel())
 	long := strings.Repeat("é|", 85) // 255 bytes
 	for name, frame := range map[string]backlog.Publication{
 		"plain":   {Stream: backlog.StreamName{Channel: "c"}},
@@ -66,8 +67,8 @@ func aroundTheLimit(p backlog.Publication) (lengths []int) {
 func TestManyAnnouncementsToAnEnvelope(t *testing.T) {
 	t.Parallel()
 	url := newSchema(t)
-	s, listener := startPublisher(t, url), dial(t, url)
-	mustExec(t, listener, "listen "+s.NotifyChannel())
+	s, listener := startPublisher(t, url), pgtest.Dial(t, url)
+	pgtest.Exec(t, listener, "listen "+s.NotifyChannel())
 	const frames = 900
 	var batch []backlog.Publication
 	for i := range frames {

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
 func TestPublishBatch(t *testing.T) {
 	url := newSchema(t)
-	s, admin := startPublisher(t, url), dial(t, url)
+	s, admin := startPublisher(t, url), pgtest.Dial(t, url)
 	second := keyed(publication("a", "2"), "k2")
 	second.Expected = &backlog.Expectation{Sequence: 1} // counts the batch's earlier frames
 	batch := []backlog.Publication{keyed(publication("a", "1"), "k1"), keyed(publication("b", "1"), "k"), second}
@@ -64,8 +65,8 @@ func TestPublishBatch(t *testing.T) {
 // Equal frames of one transaction must not become one announcement.
 func TestEqualFramesAreAnnouncedEach(t *testing.T) {
 	url := newSchema(t)
-	s, listener := startPublisher(t, url), dial(t, url)
-	mustExec(t, listener, "listen "+s.NotifyChannel())
+	s, listener := startPublisher(t, url), pgtest.Dial(t, url)
+	pgtest.Exec(t, listener, "listen "+s.NotifyChannel())
 	if _, err := s.PublishBatch(t.Context(), slices.Repeat([]backlog.Publication{publication("s", "same")}, 3)); err != nil {
 		t.Fatal(err)
 	}
@@ -93,9 +94,9 @@ func TestEqualFramesAreAnnouncedEach(t *testing.T) {
 // stored, and does not hold up anybody meanwhile.
 func TestPublishBatchWaitsUnderItsDeadline(t *testing.T) {
 	url := newSchema(t)
-	s, foreign := startPublisher(t, url), dial(t, url)
-	mustExec(t, foreign, "begin")
-	mustExec(t, foreign, `select fanfare.publish('c', 'held', 'foreign')`)
+	s, foreign := startPublisher(t, url), pgtest.Dial(t, url)
+	pgtest.Exec(t, foreign, "begin")
+	pgtest.Exec(t, foreign, `select fanfare.publish('c', 'held', 'foreign')`)
 	ctx, cancel := context.WithTimeout(t.Context(), 1200*time.Millisecond)
 	defer cancel()
 	ended := make(chan error)
@@ -111,7 +112,7 @@ func TestPublishBatchWaitsUnderItsDeadline(t *testing.T) {
 			t.Errorf("the batch ended with %v", err)
 		}
 	}
-	mustExec(t, foreign, "rollback")
+	pgtest.Exec(t, foreign, "rollback")
 	if _, err := s.PublishBatch(t.Context(), []backlog.Publication{publication("free", "x"), publication("held", "x")}); err != nil {
 		t.Errorf("afterwards the batch ended with %v", err)
 	}
@@ -123,7 +124,7 @@ func TestPublishBatchWaitsUnderItsDeadline(t *testing.T) {
 // The answer of a batch is lost: with keys it is retried, without it is unknown.
 func TestPublishBatchAnswerLost(t *testing.T) {
 	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = time.Second })
-	admin := dial(t, url)
+	admin := pgtest.Dial(t, url)
 	for _, key := range []string{"", "k"} {
 		scope := "s" + key
 		// A connection that has been idle would be tried first.
@@ -197,16 +198,16 @@ func TestCloseStream(t *testing.T) {
 
 func TestCloseWaitsUnderItsDeadline(t *testing.T) {
 	url := newSchema(t)
-	s, foreign := startPublisher(t, url), dial(t, url)
-	mustExec(t, foreign, "begin")
-	mustExec(t, foreign, `select fanfare.publish('c', 's', 'foreign')`)
+	s, foreign := startPublisher(t, url), pgtest.Dial(t, url)
+	pgtest.Exec(t, foreign, "begin")
+	pgtest.Exec(t, foreign, `select fanfare.publish('c', 's', 'foreign')`)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	name := backlog.StreamName{Channel: "c", Scope: "s"}
 	if _, err := s.CloseStream(ctx, name, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the close ended with %v", err)
 	}
-	mustExec(t, foreign, "commit")
+	pgtest.Exec(t, foreign, "commit")
 	if o, err := s.CloseStream(t.Context(), name, nil); err != nil || o.Last.Sequence != 1 {
 		t.Errorf("afterwards the close ended with %+v, %v", o, err)
 	}
@@ -216,7 +217,7 @@ func TestCloseWaitsUnderItsDeadline(t *testing.T) {
 // the next numbering; never on a stream that stays closed.
 func TestPublishMeetsClose(t *testing.T) {
 	url := newSchema(t)
-	s, admin := startPublisher(t, url), dial(t, url)
+	s, admin := startPublisher(t, url), pgtest.Dial(t, url)
 	for round := range 100 {
 		scope := fmt.Sprint("s", round)
 		first := mustPublish(t, s, publication(scope, "1")).Position
@@ -226,7 +227,7 @@ func TestPublishMeetsClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		position := p.must(t).Position
-		isClosed := queryValue[bool](t, admin, `select closed from fanfare.streams where scope = $1`, scope)
+		isClosed := pgtest.Query[bool](t, admin, `select closed from fanfare.streams where scope = $1`, scope)
 		switch {
 		case position.Epoch == first.Epoch && position.Sequence == 2 && closed.Last == position && isClosed:
 		case position.Epoch != first.Epoch && position.Sequence == 1 && closed.Last == first && !isClosed:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
 // publishTo publishes n frames to each of the scopes of a channel.
@@ -99,9 +100,9 @@ func TestSweepWaitsForNobody(t *testing.T) {
 	s := openStore(t)
 	s.publishTo(t, "held", 3, 10)
 	execute(t, s.url, `update fanfare.policies set backlog = 0, stream_retention = '1 microsecond'`)
-	holder := dial(t, s.url)
-	mustExec(t, holder, "begin")
-	mustExec(t, holder, "select fanfare.publish('held', '1', '')")
+	holder := pgtest.Dial(t, s.url)
+	pgtest.Exec(t, holder, "begin")
+	pgtest.Exec(t, holder, "select fanfare.publish('held', '1', '')")
 	began := time.Now()
 	s.sweep(t)
 	s.sweep(t)
@@ -111,7 +112,7 @@ func TestSweepWaitsForNobody(t *testing.T) {
 	if got := query[string](t, s.url, "select string_agg(scope || ' ' || floor, ',') from fanfare.streams"); got != "1 0" {
 		t.Errorf("streams and floors are %q, want only the held one, untouched", got)
 	}
-	mustExec(t, holder, "commit")
+	pgtest.Exec(t, holder, "commit")
 	s.sweep(t)
 	s.sweep(t)
 	if n := s.count(t, "streams"); n != 0 {
@@ -124,9 +125,9 @@ func TestOneJanitorAtATime(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
 	execute(t, s.url, `insert into fanfare.idempotency_keys values ('c', '', 'old', '', 1, 1, now() - interval '2 days')`)
-	other := dial(t, s.url)
-	mustExec(t, other, "begin")
-	if !queryValue[bool](t, other, janitorLockSQL, DefaultSchema) {
+	other := pgtest.Dial(t, s.url)
+	pgtest.Exec(t, other, "begin")
+	if !pgtest.Query[bool](t, other, janitorLockSQL, DefaultSchema) {
 		t.Fatal("the lock is taken")
 	}
 	if err := s.janitor.sweep(t.Context()); err != nil {
@@ -144,7 +145,7 @@ func TestOneJanitorAtATime(t *testing.T) {
 	if n := query[int](t, s.url, "select count(*) from second.idempotency_keys"); n != 0 {
 		t.Errorf("%d keys of the second schema are left", n)
 	}
-	mustExec(t, other, "rollback")
+	pgtest.Exec(t, other, "rollback")
 	if err := s.janitor.sweep(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -30,12 +30,12 @@ func TestHeldStreamHoldsUpNobodyElse(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			url := newSchema(t)
-			s, foreign := startPublisher(t, url), dial(t, url)
+			s, foreign := startPublisher(t, url), pgtest.Dial(t, url)
 			if test.before != "" {
-				mustExec(t, foreign, test.before)
+				pgtest.Exec(t, foreign, test.before)
 			}
-			mustExec(t, foreign, "begin")
-			mustExec(t, foreign, test.hold)
+			pgtest.Exec(t, foreign, "begin")
+			pgtest.Exec(t, foreign, test.hold)
 
 			want := test.want
 			var held []*pending
@@ -50,7 +50,7 @@ func TestHeldStreamHoldsUpNobodyElse(t *testing.T) {
 					t.Fatalf("a publish to the held stream ended: %v", p.err)
 				}
 			}
-			mustExec(t, foreign, test.end)
+			pgtest.Exec(t, foreign, test.end)
 			for i, p := range held {
 				o := p.must(t)
 				if n := uint64(len(test.want) + i + 1); o.Position.Sequence != n {
@@ -88,9 +88,9 @@ func mustPublishRound(t *testing.T, s *Store, round int) {
 // that nothing was stored.
 func TestDeadlineInALane(t *testing.T) {
 	url := newSchema(t)
-	s, foreign := startPublisher(t, url), dial(t, url)
-	mustExec(t, foreign, "begin")
-	mustExec(t, foreign, `select fanfare.publish('c', 'held', 'foreign')`)
+	s, foreign := startPublisher(t, url), pgtest.Dial(t, url)
+	pgtest.Exec(t, foreign, "begin")
+	pgtest.Exec(t, foreign, `select fanfare.publish('c', 'held', 'foreign')`)
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()
 	early := submit(ctx, s, publication("held", "early"))
@@ -98,7 +98,7 @@ func TestDeadlineInALane(t *testing.T) {
 	if _, err := early.wait(t); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the deadline ended with %v, want that nothing was stored", err)
 	}
-	mustExec(t, foreign, "commit")
+	pgtest.Exec(t, foreign, "commit")
 	late.must(t)
 	if got, want := stored(t, foreign, "held"), []string{"foreign", "late"}; !slices.Equal(got, want) {
 		t.Errorf("stored %q, want %q", got, want)
@@ -109,11 +109,11 @@ func TestDeadlineInALane(t *testing.T) {
 func TestMoreHeldStreamsThanLanes(t *testing.T) {
 	url := newSchema(t)
 	s := startPublisher(t, url)
-	held, freed := dial(t, url), dial(t, url)
+	held, freed := pgtest.Dial(t, url), pgtest.Dial(t, url)
 	for conn, scope := range map[*pgx.Conn]string{held: "held", freed: "freed"} {
-		mustExec(t, conn, "begin")
+		pgtest.Exec(t, conn, "begin")
 		for i := range 12 {
-			mustExec(t, conn, `select fanfare.publish('c', $1, 'foreign')`, fmt.Sprint(scope, i))
+			pgtest.Exec(t, conn, `select fanfare.publish('c', $1, 'foreign')`, fmt.Sprint(scope, i))
 		}
 	}
 	var waiting, free []*pending
@@ -122,7 +122,7 @@ func TestMoreHeldStreamsThanLanes(t *testing.T) {
 		free = append(free, submit(t.Context(), s, publication(fmt.Sprint("freed", i), "x")))
 	}
 	mustPublishRound(t, s, 0)
-	mustExec(t, freed, "rollback")
+	pgtest.Exec(t, freed, "rollback")
 	for _, p := range free {
 		p.must(t)
 	}
@@ -131,7 +131,7 @@ func TestMoreHeldStreamsThanLanes(t *testing.T) {
 			t.Error("a publish to a held stream ended early")
 		}
 	}
-	mustExec(t, held, "rollback")
+	pgtest.Exec(t, held, "rollback")
 	for _, p := range waiting {
 		p.must(t)
 	}
@@ -142,7 +142,7 @@ func TestMoreHeldStreamsThanLanes(t *testing.T) {
 func TestApplicationWinsDeadlocks(t *testing.T) {
 	server := pgtest.Start(t, "deadlock_timeout=200ms")
 	url := migrated(t, server.NewDatabase(t))
-	s, foreign := startPublisher(t, url), dial(t, url)
+	s, foreign := startPublisher(t, url), pgtest.Dial(t, url)
 	if got := mustPublish(t, s, publication("a", "0")); got.Position.Sequence != 1 {
 		t.Fatal("the first frame is not the first")
 	}
@@ -151,19 +151,19 @@ func TestApplicationWinsDeadlocks(t *testing.T) {
 	}
 	mustPublish(t, s, publication("b", "0"))
 	for range 5 {
-		mustExec(t, foreign, "begin")
-		mustExec(t, foreign, `select fanfare.publish('c', 'b', 'foreign')`)
+		pgtest.Exec(t, foreign, "begin")
+		pgtest.Exec(t, foreign, `select fanfare.publish('c', 'b', 'foreign')`)
 		batch := make(chan error, 1)
 		go func() { // locks a, waits for b
 			_, err := s.PublishBatch(t.Context(), []backlog.Publication{publication("a", "1"), publication("b", "1")})
 			batch <- err
 		}()
-		other := dial(t, url)
+		other := pgtest.Dial(t, url)
 		eventually(t, "the batch waits for the application", func() bool {
-			return queryValue[bool](t, other, `select exists (select from pg_locks where not granted)`)
+			return pgtest.Query[bool](t, other, `select exists (select from pg_locks where not granted)`)
 		})
-		mustExec(t, foreign, `select fanfare.publish('c', 'a', 'foreign')`)
-		mustExec(t, foreign, "commit")
+		pgtest.Exec(t, foreign, `select fanfare.publish('c', 'a', 'foreign')`)
+		pgtest.Exec(t, foreign, "commit")
 		if err := <-batch; err != nil {
 			t.Fatalf("the batch ended with %v", err)
 		}

@@ -86,8 +86,8 @@ func checkWorks(t *testing.T, cfg Config) *testStore {
 	t.Helper()
 	s := openStoreOn(t, cfg)
 	stream := backlog.StreamName{Channel: "works"}
-	listener := dial(t, cfg.URL)
-	mustExec(t, listener, "listen "+pgx.Identifier{s.NotifyChannel()}.Sanitize())
+	listener := pgtest.Dial(t, cfg.URL)
+	pgtest.Exec(t, listener, "listen "+pgx.Identifier{s.NotifyChannel()}.Sanitize())
 	for want := uint64(1); want <= 3; want++ {
 		o, err := backlog.Publish(t.Context(), s, backlog.Publication{Stream: stream, Payload: []byte("x")})
 		if err != nil || o.Position.Sequence != want {
@@ -161,10 +161,10 @@ func TestTwoSchemas(t *testing.T) {
 func TestMigrationGivesWay(t *testing.T) {
 	t.Parallel()
 	u := pgtest.NewDatabase(t)
-	foreign := dial(t, u)
-	mustExec(t, foreign, "create schema fanfare")
-	mustExec(t, foreign, "begin")
-	mustExec(t, foreign, "create table fanfare.settings()")
+	foreign := pgtest.Dial(t, u)
+	pgtest.Exec(t, foreign, "create schema fanfare")
+	pgtest.Exec(t, foreign, "begin")
+	pgtest.Exec(t, foreign, "create table fanfare.settings()")
 	done := make(chan error, 1)
 	go func() { done <- Migrate(t.Context(), u, "", discard) }()
 	waits := func() bool {
@@ -173,7 +173,7 @@ func TestMigrationGivesWay(t *testing.T) {
 	}
 	eventually(t, "the migration waits", waits)
 	eventually(t, "the migration gives way", func() bool { return !waits() })
-	mustExec(t, foreign, "rollback")
+	pgtest.Exec(t, foreign, "rollback")
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -234,8 +234,8 @@ func TestRoleDefaults(t *testing.T) {
 func TestMigrateEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	u := pgtest.NewDatabase(t)
-	holder := dial(t, u)
-	mustExec(t, holder, `select pg_advisory_lock(`+migrationLockKey+`)`, DefaultSchema)
+	holder := pgtest.Dial(t, u)
+	pgtest.Exec(t, holder, `select pg_advisory_lock(`+migrationLockKey+`)`, DefaultSchema)
 	ctx, cancel := contextWithTimeout(t)
 	defer cancel()
 	err := Migrate(ctx, u, "", discard)

@@ -19,15 +19,15 @@ import (
 func TestNotificationQueueFull(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t)
-	admin := dial(t, server.URL("postgres"))
+	admin := pgtest.Dial(t, server.URL("postgres"))
 	stop := stopNotifying
-	if queryValue[int](t, admin, `select current_setting('server_version_num')::int`) >= 170000 {
-		mustExec(t, admin, `alter system set max_notify_queue_pages = 64`) // of 8 KiB, the least there is
+	if pgtest.Query[int](t, admin, `select current_setting('server_version_num')::int`) >= 170000 {
+		pgtest.Exec(t, admin, `alter system set max_notify_queue_pages = 64`) // of 8 KiB, the least there is
 		server.Restart("fast")
 		stop = fillNotificationQueue
 	}
 	url := migrated(t, server.NewDatabase(t))
-	s, app := startPublisher(t, url), dial(t, url)
+	s, app := startPublisher(t, url), pgtest.Dial(t, url)
 	mustPublish(t, s, publication("s", "0"))
 
 	resume := stop(t, url)
@@ -51,7 +51,7 @@ func TestNotificationQueueFull(t *testing.T) {
 	if got, want := stored(t, app, "s"), []string{"0", "1"}; !slices.Equal(got, want) {
 		t.Errorf("stored %q, want %q", got, want)
 	}
-	if n := queryValue[int](t, app, `select count(*) from fanfare.streams`); n != 1 {
+	if n := pgtest.Query[int](t, app, `select count(*) from fanfare.streams`); n != 1 {
 		t.Errorf("%d streams exist, want the one that was published to", n)
 	}
 }
@@ -59,9 +59,9 @@ func TestNotificationQueueFull(t *testing.T) {
 // fillNotificationQueue fills the server's queue for real. The returned function
 // ends the session that keeps it full.
 func fillNotificationQueue(t *testing.T, url string) (resume func()) {
-	blocker, flood := dial(t, url), dial(t, url)
-	mustExec(t, blocker, `listen flood`)
-	mustExec(t, blocker, `begin; select 1`)
+	blocker, flood := pgtest.Dial(t, url), pgtest.Dial(t, url)
+	pgtest.Exec(t, blocker, `listen flood`)
+	pgtest.Exec(t, blocker, `begin; select 1`)
 	var pg *pgconn.PgError
 	// First by much, then to the last page.
 	for _, bytes := range []int{7900, 1} {
@@ -74,11 +74,11 @@ func fillNotificationQueue(t *testing.T, url string) (resume func()) {
 		}
 	}
 	return func() {
-		mustExec(t, flood, `select pg_terminate_backend($1)`, blocker.PgConn().PID())
+		pgtest.Exec(t, flood, `select pg_terminate_backend($1)`, blocker.PgConn().PID())
 		// Asking for the usage makes the server clean up. Listeners ask with every
 		// ping.
 		eventually(t, "the queue is empty", func() bool {
-			return queryValue[float64](t, flood, `select pg_notification_queue_usage()`) == 0
+			return pgtest.Query[float64](t, flood, `select pg_notification_queue_usage()`) == 0
 		})
 	}
 }
@@ -86,11 +86,11 @@ func fillNotificationQueue(t *testing.T, url string) (resume func()) {
 // stopNotifying makes COMMIT fail as it does when the queue is full. Before
 // PostgreSQL 17 the queue has a fixed 8 GiB, which no test fills.
 func stopNotifying(t *testing.T, url string) (resume func()) {
-	conn := dial(t, url)
-	mustExec(t, conn, `
+	conn := pgtest.Dial(t, url)
+	pgtest.Exec(t, conn, `
 		create function queue_full() returns trigger language plpgsql as $$
 		begin raise 'too many notifications in the NOTIFY queue' using errcode = 'program_limit_exceeded'; end $$;
 		create constraint trigger queue_full after insert on fanfare.channel_frames
 			deferrable initially deferred for each row execute function queue_full()`)
-	return func() { mustExec(t, conn, `drop trigger queue_full on fanfare.channel_frames`) }
+	return func() { pgtest.Exec(t, conn, `drop trigger queue_full on fanfare.channel_frames`) }
 }

@@ -330,8 +330,8 @@ func TestRunOnce(t *testing.T) {
 func TestNotifyAndKeys(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
-	listener := dial(t, s.url)
-	mustExec(t, listener, `listen "fanfare_probe"`)
+	listener := pgtest.Dial(t, s.url)
+	pgtest.Exec(t, listener, `listen "fanfare_probe"`)
 	if err := s.Notify(t.Context(), "fanfare_probe", "hello"); err != nil {
 		t.Fatal(err)
 	}

@@ -30,10 +30,10 @@ func startBehindProxy(t *testing.T, tune ...func(*committerConfig)) (s *Store, p
 func holdAnswer(t *testing.T, proxy *pgtest.ProxyServer, admin *pgx.Conn, publish func()) {
 	t.Helper()
 	const count = `select count(*) from fanfare.channel_frames`
-	before := queryValue[int](t, admin, count)
+	before := pgtest.Query[int](t, admin, count)
 	proxy.Blackhole(pgtest.ToClient)
 	publish()
-	eventually(t, "the server has committed", func() bool { return queryValue[int](t, admin, count) > before })
+	eventually(t, "the server has committed", func() bool { return pgtest.Query[int](t, admin, count) > before })
 }
 
 // The connection is lost between the commit and its answer: what has a key is
@@ -41,7 +41,7 @@ func holdAnswer(t *testing.T, proxy *pgtest.ProxyServer, admin *pgx.Conn, publis
 // are stored once.
 func TestConnectionLostAfterTheCommit(t *testing.T) {
 	s, proxy, url := startBehindProxy(t)
-	admin := dial(t, url)
+	admin := pgtest.Dial(t, url)
 	for round := range 5 {
 		scope := fmt.Sprint("s", round)
 		var plain, withKey, behind *pending
@@ -75,7 +75,7 @@ func TestConnectionLostAfterTheCommit(t *testing.T) {
 // The same with the answer certainly lost.
 func TestAnswerLost(t *testing.T) {
 	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = time.Second })
-	admin := dial(t, url)
+	admin := pgtest.Dial(t, url)
 	var plain *pending
 	holdAnswer(t, proxy, admin, func() { plain = submit(t.Context(), s, publication("s", "plain")) })
 	if _, err := plain.wait(t); !errors.Is(err, backlog.ErrOutcomeUnknown) {
@@ -91,7 +91,7 @@ func TestAnswerLost(t *testing.T) {
 // a retry with the key finds the frame.
 func TestDeadlineDuringTheCommit(t *testing.T) {
 	s, proxy, url := startBehindProxy(t)
-	admin := dial(t, url)
+	admin := pgtest.Dial(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
 	var p *pending
 	holdAnswer(t, proxy, admin, func() { p = submit(ctx, s, keyed(publication("s", "1"), "k")) })
@@ -153,7 +153,7 @@ func TestServerAway(t *testing.T) {
 			}
 			server.StartAgain()
 			mustPublishSoon(t, s, publication("s", "1"))
-			if got, want := stored(t, dial(t, url), "s"), []string{"0", "1"}; !slices.Equal(got, want) {
+			if got, want := stored(t, pgtest.Dial(t, url), "s"), []string{"0", "1"}; !slices.Equal(got, want) {
 				t.Errorf("stored %q, want %q", got, want)
 			}
 		})
@@ -182,7 +182,7 @@ func TestAcknowledgedFramesSurviveACrash(t *testing.T) {
 	server.Stop("immediate")
 	<-running
 	server.StartAgain()
-	if head := uint64(len(stored(t, dial(t, url), "s"))); head < acked.Load() {
+	if head := uint64(len(stored(t, pgtest.Dial(t, url), "s"))); head < acked.Load() {
 		t.Errorf("sequence %d was acknowledged, and the head is %d after the crash", acked.Load(), head)
 	}
 }
@@ -191,17 +191,17 @@ func TestAcknowledgedFramesSurviveACrash(t *testing.T) {
 // not keep the store's connections.
 func TestReadOnlyServer(t *testing.T) {
 	url := newSchema(t)
-	s, admin := startPublisher(t, url), dial(t, url)
+	s, admin := startPublisher(t, url), pgtest.Dial(t, url)
 	mustPublish(t, s, publication("s", "0"))
-	database := pgx.Identifier{queryValue[string](t, admin, `select current_database()`)}.Sanitize()
-	mustExec(t, admin, `alter database `+database+` set default_transaction_read_only = on`)
-	mustExec(t, admin, `select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()`)
+	database := pgx.Identifier{pgtest.Query[string](t, admin, `select current_database()`)}.Sanitize()
+	pgtest.Exec(t, admin, `alter database `+database+` set default_transaction_read_only = on`)
+	pgtest.Exec(t, admin, `select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()`)
 	var err error
 	eventually(t, "the store reaches a read-only session", func() bool {
 		_, err = submit(t.Context(), s, publication("s", "lost")).wait(t)
 		return errors.Is(err, backlog.ErrUnavailable)
 	})
-	mustExec(t, admin, `alter database `+database+` set default_transaction_read_only = off`)
+	pgtest.Exec(t, admin, `alter database `+database+` set default_transaction_read_only = off`)
 	mustPublishSoon(t, s, publication("s", "1"))
 }
 
@@ -211,12 +211,12 @@ func TestReadOnlyServer(t *testing.T) {
 func TestNotifyLockHeld(t *testing.T) {
 	server := pgtest.Start(t)
 	url := migrated(t, server.NewDatabase(t))
-	admin, convoy := dial(t, url), dial(t, url)
+	admin, convoy := pgtest.Dial(t, url), pgtest.Dial(t, url)
 	s := startPublisher(t, url)
 	mustPublish(t, s, publication("s", "0"))
-	mustExec(t, admin, `create table foreign_table (n int)`)
-	mustExec(t, admin, `alter system set synchronous_standby_names = 'nobody'`)
-	mustExec(t, admin, `select pg_reload_conf()`)
+	pgtest.Exec(t, admin, `create table foreign_table (n int)`)
+	pgtest.Exec(t, admin, `alter system set synchronous_standby_names = 'nobody'`)
+	pgtest.Exec(t, admin, `select pg_reload_conf()`)
 	t.Cleanup(func() { // so that the database can be dropped
 		_, _ = admin.Exec(context.Background(), `alter system reset synchronous_standby_names`)
 		_, _ = admin.Exec(context.Background(), `select pg_reload_conf()`)
@@ -231,7 +231,7 @@ func TestNotifyLockHeld(t *testing.T) {
 		stuck <- err
 	}()
 	eventually(t, "the foreign commit waits for the standby", func() bool {
-		return queryValue[bool](t, admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
+		return pgtest.Query[bool](t, admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
 	})
 	release.Store(true)
 
@@ -246,8 +246,8 @@ func TestNotifyLockHeld(t *testing.T) {
 	if !patient.waiting() {
 		t.Fatalf("published through the lock: %v", patient.err)
 	}
-	mustExec(t, admin, `alter system reset synchronous_standby_names`)
-	mustExec(t, admin, `select pg_reload_conf()`)
+	pgtest.Exec(t, admin, `alter system reset synchronous_standby_names`)
+	pgtest.Exec(t, admin, `select pg_reload_conf()`)
 	if err := <-stuck; err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestNotifyLockHeld(t *testing.T) {
 // session is left in a transaction.
 func TestCallersComeAndGo(t *testing.T) {
 	url := newSchema(t)
-	s, admin := startPublisher(t, url), dial(t, url)
+	s, admin := startPublisher(t, url), pgtest.Dial(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
 	leavers := make(chan error, 1)
 	go func() {
@@ -288,7 +288,7 @@ func TestCallersComeAndGo(t *testing.T) {
 	cancel()
 	<-leavers
 	eventually(t, "all sessions are idle", func() bool {
-		return queryValue[int](t, admin, `select count(*) from pg_stat_activity
+		return pgtest.Query[int](t, admin, `select count(*) from pg_stat_activity
 			where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend' and state <> 'idle'`) == 0
 	})
 	if s.committer.queued != (load{}) {

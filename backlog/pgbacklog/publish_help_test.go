@@ -55,33 +55,6 @@ func startPublisher(t testing.TB, url string, tune ...func(*committerConfig)) *S
 	return s
 }
 
-// dial opens a session of an application.
-func dial(t testing.TB, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
-func mustExec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func queryValue[T any](t testing.TB, conn *pgx.Conn, sql string, args ...any) T {
-	t.Helper()
-	var v T
-	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
-}
-
 // eventually waits until condition is true.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()

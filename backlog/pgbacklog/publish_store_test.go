@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
 // One stream, many publishers through two stores and by SQL, in transactions of
@@ -23,7 +24,7 @@ func TestManyPublishersOfOneStream(t *testing.T) {
 	const publishers, frames = 16, 60
 	url := newSchema(t)
 	stores := []*Store{startPublisher(t, url), startPublisher(t, url)}
-	admin := dial(t, url)
+	admin := pgtest.Dial(t, url)
 	var positions sync.Map // payload → backlog.Position
 	err := publishAll(t.Context(), publishers, frames, func(ctx context.Context, caller, i int) error {
 		payload := fmt.Sprintf("%d %d", caller, i)
@@ -98,7 +99,7 @@ func TestFirstFramesOfNewStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := dial(t, url)
+	admin := pgtest.Dial(t, url)
 	for i := range 20 {
 		if n := len(stored(t, admin, fmt.Sprint("new ", i))); n != 16 {
 			t.Errorf("stream %d has %d frames, want 16", i, n)
@@ -185,7 +186,7 @@ func TestReplicasShareStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := dial(t, url)
+	admin := pgtest.Dial(t, url)
 	total := 0
 	for i := range streams {
 		total += len(stored(t, admin, fmt.Sprint("s", i)))
@@ -193,7 +194,7 @@ func TestReplicasShareStreams(t *testing.T) {
 	if int64(total) != published.Load() {
 		t.Errorf("%d frames are stored, %d were published", total, published.Load())
 	}
-	if n := queryValue[int](t, admin, `select deadlocks::int from pg_stat_database where datname = current_database()`); n != 0 {
+	if n := pgtest.Query[int](t, admin, `select deadlocks::int from pg_stat_database where datname = current_database()`); n != 0 {
 		t.Errorf("the server counted %d deadlocks", n)
 	}
 }
@@ -230,7 +231,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	if o := mustPublish(t, s, keyed(publication("s", "1"), "k")); !o.Duplicate || o.Position != first.Position {
 		t.Errorf("after the close the retry got %+v", o)
 	}
-	if closed := queryValue[bool](t, dial(t, url), `select closed from fanfare.streams where scope = 's'`); !closed {
+	if closed := pgtest.Query[bool](t, pgtest.Dial(t, url), `select closed from fanfare.streams where scope = 's'`); !closed {
 		t.Error("a retry has reopened the stream")
 	}
 }
@@ -253,7 +254,7 @@ func TestSameKeysAtOnce(t *testing.T) {
 	if fresh.Load() != 30 {
 		t.Errorf("%d frames were new, want 30", fresh.Load())
 	}
-	if n := len(stored(t, dial(t, url), "s")); n != 30 {
+	if n := len(stored(t, pgtest.Dial(t, url), "s")); n != 30 {
 		t.Errorf("%d frames are stored, want 30", n)
 	}
 }
@@ -261,8 +262,8 @@ func TestSameKeysAtOnce(t *testing.T) {
 // A frame that the database refuses must not fail those that travel with it.
 func TestPoisonFailsAlone(t *testing.T) {
 	url := newSchema(t)
-	admin := dial(t, url)
-	mustExec(t, admin, `alter table fanfare.channel_frames add check (payload <> 'poison')`)
+	admin := pgtest.Dial(t, url)
+	pgtest.Exec(t, admin, `alter table fanfare.channel_frames add check (payload <> 'poison')`)
 	s := startPublisher(t, url)
 	var all []*pending
 	for i := range 400 {
@@ -286,7 +287,7 @@ func TestPoisonFailsAlone(t *testing.T) {
 // Every byte value, empty and large payloads, and headers arrive unchanged.
 func TestContentArrivesUnchanged(t *testing.T) {
 	url := newSchema(t)
-	s, admin := startPublisher(t, url), dial(t, url)
+	s, admin := startPublisher(t, url), pgtest.Dial(t, url)
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
@@ -350,7 +351,7 @@ type sqlPublisher struct {
 }
 
 func newSQLPublisher(t *testing.T, url string) *sqlPublisher {
-	conn := dial(t, url)
+	conn := pgtest.Dial(t, url)
 	return &sqlPublisher{func(ctx context.Context, sql string, args ...any) error {
 		_, err := conn.Exec(ctx, sql, args...)
 		return err

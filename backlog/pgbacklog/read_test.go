@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
 // TestStaleStatements: a migration that changes what a prepared statement returns
@@ -137,9 +138,9 @@ func TestReadsEndWithTheirContext(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
 	s.publishPayloads(t, "1")
-	holder := dial(t, s.url)
-	mustExec(t, holder, "begin")
-	mustExec(t, holder, "lock table fanfare.channel_frames in access exclusive mode")
+	holder := pgtest.Dial(t, s.url)
+	pgtest.Exec(t, holder, "begin")
+	pgtest.Exec(t, holder, "lock table fanfare.channel_frames in access exclusive mode")
 	for what, read := range map[string]func(context.Context) error{
 		"load": func(ctx context.Context) error {
 			_, err := s.Load(ctx, 0, []backlog.LoadRequest{{Stream: failoverStream, MaxFrames: 1}})
@@ -156,7 +157,7 @@ func TestReadsEndWithTheirContext(t *testing.T) {
 		}
 		cancel()
 	}
-	mustExec(t, holder, "rollback")
+	pgtest.Exec(t, holder, "rollback")
 	wantPage(t, s, backlog.Position{}, "1")
 }
 

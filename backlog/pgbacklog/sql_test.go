@@ -30,7 +30,7 @@ func newApplication(t *testing.T, s *testStore) *pgx.Conn {
 		create table orders (id bigint primary key, state text);
 		grant all on orders to %[1]s`, role))
 	t.Cleanup(func() { execute(t, s.url, "drop owned by "+role+"; drop role "+role) })
-	return dial(t, withUser(t, s.url, role, "x"))
+	return pgtest.Dial(t, withUser(t, s.url, role, "x"))
 }
 
 func (s *testStore) payloads(t *testing.T, channel string) []string {
@@ -64,23 +64,23 @@ func TestSQLPublish(t *testing.T) {
 	app := newApplication(t, s)
 	const channel = "orders"
 
-	mustExec(t, app, "begin")
-	mustExec(t, app, "insert into orders values (1, 'new')")
-	mustExec(t, app, "select fanfare.publish('orders', '', 'committed', 'text/plain', 'created', '{\"a\":\"b\"}')")
-	mustExec(t, app, "commit")
+	pgtest.Exec(t, app, "begin")
+	pgtest.Exec(t, app, "insert into orders values (1, 'new')")
+	pgtest.Exec(t, app, "select fanfare.publish('orders', '', 'committed', 'text/plain', 'created', '{\"a\":\"b\"}')")
+	pgtest.Exec(t, app, "commit")
 
-	mustExec(t, app, "begin")
-	mustExec(t, app, "insert into orders values (2, 'new')")
-	mustExec(t, app, "select fanfare.publish('orders', '', 'rolled back')")
-	mustExec(t, app, "rollback")
+	pgtest.Exec(t, app, "begin")
+	pgtest.Exec(t, app, "insert into orders values (2, 'new')")
+	pgtest.Exec(t, app, "select fanfare.publish('orders', '', 'rolled back')")
+	pgtest.Exec(t, app, "rollback")
 
-	mustExec(t, app, "begin")
-	mustExec(t, app, "select fanfare.publish('orders', '', 'before the savepoint')")
-	mustExec(t, app, "savepoint s")
-	mustExec(t, app, "select fanfare.publish('orders', '', 'undone')")
-	mustExec(t, app, "rollback to s")
-	mustExec(t, app, "select fanfare.publish('orders', '', 'after the savepoint')")
-	mustExec(t, app, "commit")
+	pgtest.Exec(t, app, "begin")
+	pgtest.Exec(t, app, "select fanfare.publish('orders', '', 'before the savepoint')")
+	pgtest.Exec(t, app, "savepoint s")
+	pgtest.Exec(t, app, "select fanfare.publish('orders', '', 'undone')")
+	pgtest.Exec(t, app, "rollback to s")
+	pgtest.Exec(t, app, "select fanfare.publish('orders', '', 'after the savepoint')")
+	pgtest.Exec(t, app, "commit")
 
 	if _, err := backlog.Publish(t.Context(), s, backlog.Publication{Stream: backlog.StreamName{Channel: channel}, Payload: []byte("by RPC")}); err != nil {
 		t.Fatal(err)
@@ -127,8 +127,8 @@ func TestSQLInRepeatableRead(t *testing.T) {
 					publish("first")
 					want = append(want, "first")
 				}
-				mustExec(t, app, "begin isolation level "+isolation)
-				mustExec(t, app, "select count(*) from orders") // takes the snapshot
+				pgtest.Exec(t, app, "begin isolation level "+isolation)
+				pgtest.Exec(t, app, "select count(*) from orders") // takes the snapshot
 				publish("between")
 				want = append(want, "between")
 				_, err := app.Exec(t.Context(), "select fanfare.publish($1, '', 'stale')", channel)
@@ -136,10 +136,10 @@ func TestSQLInRepeatableRead(t *testing.T) {
 				if !errors.As(err, &pg) || pg.Code != "40001" {
 					t.Errorf("a publish with an old snapshot to the stream %q: %v, want SQLSTATE 40001", channel, err)
 				}
-				mustExec(t, app, "rollback")
-				mustExec(t, app, "begin isolation level "+isolation)
-				mustExec(t, app, "select fanfare.publish($1, '', 'retried')", channel)
-				mustExec(t, app, "commit")
+				pgtest.Exec(t, app, "rollback")
+				pgtest.Exec(t, app, "begin isolation level "+isolation)
+				pgtest.Exec(t, app, "select fanfare.publish($1, '', 'retried')", channel)
+				pgtest.Exec(t, app, "commit")
 				wantPayloads(t, s, channel, append(want, "retried")...)
 			}
 		})
@@ -191,14 +191,14 @@ func TestSearchPathAttack(t *testing.T) {
 		"create type pg_temp.uuid as (x int)",
 		"set search_path = evil, pg_temp, fanfare, pg_catalog",
 	} {
-		mustExec(t, app, object)
+		pgtest.Exec(t, app, object)
 	}
 	for _, key := range []string{"", "key"} {
-		mustExec(t, app, "select fanfare.publish('attack', '', 'x', idempotency_key => nullif($1::pg_catalog.text, '')::pg_catalog.text)", key)
+		pgtest.Exec(t, app, "select fanfare.publish('attack', '', 'x', idempotency_key => nullif($1::pg_catalog.text, '')::pg_catalog.text)", key)
 	}
-	mustExec(t, app, "select fanfare.publish_batch(array['attack'], array[''], array['x'::bytea])")
+	pgtest.Exec(t, app, "select fanfare.publish_batch(array['attack'], array[''], array['x'::bytea])")
 	wantPayloads(t, s, "attack", "x", "x", "x")
-	mustExec(t, app, "select fanfare.close_stream('attack', '')")
+	pgtest.Exec(t, app, "select fanfare.close_stream('attack', '')")
 }
 
 // TestSQLPublishIsFlushed: a role that does not wait for its commits' flush loses
@@ -212,18 +212,18 @@ func TestSQLPublishIsFlushed(t *testing.T) {
 	u := server.URL("postgres")
 	migrate(t, u, "")
 	execute(t, u, "create table unflushed (n int); alter role postgres set synchronous_commit = off")
-	app := dial(t, u)
+	app := pgtest.Dial(t, u)
 	const frames = 20
 	for n := range frames {
-		mustExec(t, app, "select fanfare.publish('flushed', '', $1)", []byte(fmt.Sprint(n)))
+		pgtest.Exec(t, app, "select fanfare.publish('flushed', '', $1)", []byte(fmt.Sprint(n)))
 	}
 	// The WAL writer flushes when it is first woken, and then not for its delay.
-	mustExec(t, app, "insert into unflushed values (-1)")
+	pgtest.Exec(t, app, "insert into unflushed values (-1)")
 	eventually(t, "the WAL writer's first flush", func() bool {
 		return query[bool](t, u, "select pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()")
 	})
 	for n := range frames {
-		mustExec(t, app, "insert into unflushed values ($1)", n)
+		pgtest.Exec(t, app, "insert into unflushed values ($1)", n)
 	}
 	server.Restart("immediate")
 	if n := query[int](t, u, "select count(*) from unflushed"); n > frames {

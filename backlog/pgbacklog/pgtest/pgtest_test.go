@@ -30,25 +30,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
-func queryInt(t *testing.T, conn *pgx.Conn, sql string) int {
-	t.Helper()
-	var n int
-	if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
 func TestDatabasesAreApartAndDropped(t *testing.T) {
 	var dropped string
 	t.Run("use", func(t *testing.T) {
@@ -56,7 +37,7 @@ func TestDatabasesAreApartAndDropped(t *testing.T) {
 		if a == b {
 			t.Fatal("two databases have one URL")
 		}
-		conn := connect(t, a)
+		conn := Dial(t, a)
 		if _, err := conn.Exec(t.Context(), "set fsync_is_on to 1"); err == nil {
 			t.Fatal("an unknown setting was accepted")
 		}
@@ -70,7 +51,7 @@ func TestDatabasesAreApartAndDropped(t *testing.T) {
 		if encoding != "UTF8" || fsync != "on" {
 			t.Fatalf("encoding %s, fsync %s; want UTF8, on", encoding, fsync)
 		}
-		if n := queryInt(t, connect(t, b), "select count(*) from pg_class where relname = 'x'"); n != 0 {
+		if n := Query[int](t, Dial(t, b), "select count(*) from pg_class where relname = 'x'"); n != 0 {
 			t.Fatal("the second database has the first one's table")
 		}
 		dropped = a
@@ -83,8 +64,8 @@ func TestDatabasesAreApartAndDropped(t *testing.T) {
 
 func TestServerStopsAndStartsAgain(t *testing.T) {
 	s := Start(t, "max_connections=17")
-	conn := connect(t, s.URL("postgres"))
-	if n := queryInt(t, conn, "select current_setting('max_connections')::int"); n != 17 {
+	conn := Dial(t, s.URL("postgres"))
+	if n := Query[int](t, conn, "select current_setting('max_connections')::int"); n != 17 {
 		t.Fatalf("max_connections is %d, want the test's 17", n)
 	}
 	if _, err := conn.Exec(t.Context(), "create table kept as select 1"); err != nil {
@@ -97,7 +78,7 @@ func TestServerStopsAndStartsAgain(t *testing.T) {
 			t.Fatalf("connected to a server stopped with %s", mode)
 		}
 		s.StartAgain()
-		if n := queryInt(t, connect(t, s.URL("postgres")), "select count(*) from kept"); n != 1 {
+		if n := Query[int](t, Dial(t, s.URL("postgres")), "select count(*) from kept"); n != 1 {
 			t.Fatalf("%d rows after a restart (%s), want 1", n, mode)
 		}
 	}
@@ -117,17 +98,17 @@ func TestTemplateSurvivesCollections(t *testing.T) {
 func TestStandbyFollowsAndPromotes(t *testing.T) {
 	s := Start(t)
 	standby := s.Standby()
-	primary, follower := connect(t, s.URL("postgres")), connect(t, standby.URL("postgres"))
+	primary, follower := Dial(t, s.URL("postgres")), Dial(t, standby.URL("postgres"))
 	if _, err := primary.Exec(t.Context(), "create table followed()"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the standby to follow", func() bool {
-		return queryInt(t, follower, "select count(*) from pg_class where relname = 'followed' and pg_is_in_recovery()") == 1
+		return Query[int](t, follower, "select count(*) from pg_class where relname = 'followed' and pg_is_in_recovery()") == 1
 	})
 	if _, err := follower.Exec(t.Context(), "select pg_promote()"); err != nil {
 		t.Fatal(err)
 	}
-	if n := queryInt(t, follower, "select count(*) from pg_class where relname = 'followed' and not pg_is_in_recovery()"); n != 1 {
+	if n := Query[int](t, follower, "select count(*) from pg_class where relname = 'followed' and not pg_is_in_recovery()"); n != 1 {
 		t.Fatal("the promoted standby is in recovery or lost its table")
 	}
 }
@@ -135,8 +116,8 @@ func TestStandbyFollowsAndPromotes(t *testing.T) {
 func TestProxyFaults(t *testing.T) {
 	url := NewDatabase(t)
 	p := Proxy(t, url)
-	conn := connect(t, p.URL(url))
-	if n := queryInt(t, conn, "select 1"); n != 1 {
+	conn := Dial(t, p.URL(url))
+	if n := Query[int](t, conn, "select 1"); n != 1 {
 		t.Fatal("no answer through the proxy")
 	}
 
@@ -160,14 +141,14 @@ func TestProxyFaults(t *testing.T) {
 
 	p.Delay(50 * time.Millisecond)
 	begun := time.Now()
-	queryInt(t, conn, "select 1")
+	Query[int](t, conn, "select 1")
 	if took := time.Since(begun); took < 100*time.Millisecond {
 		t.Fatalf("a round trip with 50 ms of delay each way took %s", took)
 	}
 	p.Restore()
 
 	for name, cut := range map[string]func(){"cut": p.Cut, "reset": p.Reset} {
-		conn := connect(t, p.URL(url))
+		conn := Dial(t, p.URL(url))
 		cut()
 		if _, err := conn.Exec(t.Context(), "select 1"); err == nil {
 			t.Fatalf("a connection survived a %s", name)
@@ -181,7 +162,7 @@ func TestProxyFaults(t *testing.T) {
 		t.Fatal("connected through a refusing proxy")
 	}
 	p.Restore()
-	connect(t, p.URL(url))
+	Dial(t, p.URL(url))
 }
 
 func TestProxyTarget(t *testing.T) {
