@@ -133,7 +133,7 @@ func TestPublishBatchAnswerLost(t *testing.T) {
 		}
 		ended := make(chan error, 1)
 		var outcomes []backlog.Outcome
-		holdAnswer(t, proxy, admin, func() {
+		holdAnswer(t, s, proxy, admin, func() {
 			go func() {
 				p, q := publication(scope, "1"), publication(scope, "2")
 				if key != "" {

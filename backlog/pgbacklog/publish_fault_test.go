@@ -25,15 +25,18 @@ func startBehindProxy(t *testing.T, tune ...func(*committerConfig)) (s *Store, p
 	return s, proxy, url
 }
 
-// holdAnswer publishes p while no answer reaches the store, and returns once
-// the server has committed it.
-func holdAnswer(t *testing.T, proxy *pgtest.ProxyServer, admin *pgx.Conn, publish func()) {
+// holdAnswer publishes while no answer reaches the store, and returns once the
+// server has committed.
+func holdAnswer(t *testing.T, s *Store, proxy *pgtest.ProxyServer, admin *pgx.Conn, publish func()) {
 	t.Helper()
 	const count = `select count(*) from fanfare.channel_frames`
 	before := pgtest.Query[int](t, admin, count)
+	// The pool pings a connection that was idle for a second, and would wait for
+	// that answer instead of publishing. So it is used right before.
+	mustPublish(t, s, publication("warm", "up"))
 	proxy.Blackhole(pgtest.ToClient)
 	publish()
-	eventually(t, "the server has committed", func() bool { return pgtest.Query[int](t, admin, count) > before })
+	eventually(t, "the server has committed", func() bool { return pgtest.Query[int](t, admin, count) > before+1 })
 }
 
 // The connection is lost between the commit and its answer: what has a key is
@@ -45,7 +48,7 @@ func TestConnectionLostAfterTheCommit(t *testing.T) {
 	for round := range 5 {
 		scope := fmt.Sprint("s", round)
 		var plain, withKey, behind *pending
-		holdAnswer(t, proxy, admin, func() {
+		holdAnswer(t, s, proxy, admin, func() {
 			withKey = submit(t.Context(), s, keyed(publication(scope, "key"), "k"))
 			plain = submit(t.Context(), s, publication(scope+" plain", "plain"))
 		})
@@ -77,7 +80,7 @@ func TestAnswerLost(t *testing.T) {
 	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = time.Second })
 	admin := pgtest.Dial(t, url)
 	var plain *pending
-	holdAnswer(t, proxy, admin, func() { plain = submit(t.Context(), s, publication("s", "plain")) })
+	holdAnswer(t, s, proxy, admin, func() { plain = submit(t.Context(), s, publication("s", "plain")) })
 	if _, err := plain.wait(t); !errors.Is(err, backlog.ErrOutcomeUnknown) {
 		t.Errorf("after the call timeout the publish ended with %v", err)
 	}
@@ -94,7 +97,7 @@ func TestDeadlineDuringTheCommit(t *testing.T) {
 	admin := pgtest.Dial(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
 	var p *pending
-	holdAnswer(t, proxy, admin, func() { p = submit(ctx, s, keyed(publication("s", "1"), "k")) })
+	holdAnswer(t, s, proxy, admin, func() { p = submit(ctx, s, keyed(publication("s", "1"), "k")) })
 	began := time.Now()
 	cancel()
 	if _, err := p.wait(t); !errors.Is(err, backlog.ErrOutcomeUnknown) {
