@@ -22,6 +22,11 @@ var (
 	// ErrNotificationQueueFull: PostgreSQL's notification queue is full, because a
 	// session of the database listens and does not read. Nothing was stored.
 	ErrNotificationQueueFull = errors.New("the database's notification queue is full; nothing was stored")
+	// ErrDiskFull: the store's disk is full. Nothing was stored. Publishing works
+	// again when there is room; reading goes on.
+	ErrDiskFull = errors.New("the store's disk is full; nothing was stored")
+	// ErrTooManyPolicies: the store has MaxPolicies policies. Nothing was stored.
+	ErrTooManyPolicies = fmt.Errorf("the store has %d policies, the most it may have", MaxPolicies)
 	// ErrPartlyDuplicate: some frames of an atomic batch carry known idempotency
 	// keys and others do not. Nothing was stored.
 	ErrPartlyDuplicate = errors.New("some frames of the batch were published before and others were not; nothing was stored")

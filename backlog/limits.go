@@ -67,6 +67,69 @@ func (p *Publication) Validate(maxFrameBytes int) error {
 	return checkHeaders(p.Headers)
 }
 
+// ValidateBatch checks what PublishBatch is given, each frame with maxFrameBytes
+// as [Publication.Validate] does. The error is a *LimitError, in a *BatchError if
+// it is of one frame.
+func ValidateBatch(batch []Publication, maxFrameBytes int) error {
+	if len(batch) == 0 {
+		return &LimitError{"frames", "must not be empty"}
+	}
+	if len(batch) > MaxBatchFrames {
+		return &LimitError{"frames", fmt.Sprintf("has %d entries, the limit is %d", len(batch), MaxBatchFrames)}
+	}
+	bytes := 0
+	for i := range batch {
+		if err := batch[i].Validate(maxFrameBytes); err != nil {
+			return &BatchError{Index: i, Err: err}
+		}
+		bytes += batch[i].Size()
+	}
+	if bytes > MaxBatchBytes {
+		return &LimitError{"frames", fmt.Sprintf("has %d bytes, the limit is %d", bytes, MaxBatchBytes)}
+	}
+	return nil
+}
+
+// ValidateClose checks what CloseStream is given. The error is a *LimitError.
+func ValidateClose(stream StreamName, epoch *uint64) error {
+	if err := stream.Validate(); err != nil {
+		return err
+	}
+	if epoch != nil && *epoch > MaxPositionValue {
+		return &LimitError{"expected_epoch", "must be below 2^63"}
+	}
+	return nil
+}
+
+// ValidateLoad checks what Load is given. The error is a *LimitError.
+func ValidateLoad(requests []LoadRequest) error {
+	if n := len(requests); n > MaxLoadRequests {
+		return &LimitError{"requests", fmt.Sprintf("has %d entries, the limit is %d", n, MaxLoadRequests)}
+	}
+	for i := range requests {
+		if err := requests[i].Stream.Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ValidateList checks what ListStreams is given. The error is a *LimitError.
+func ValidateList(channel string, after StreamName, limit int) error {
+	if limit < 1 || limit > MaxListedStreams {
+		return &LimitError{"limit", fmt.Sprintf("is %d, it must be 1 to %d", limit, MaxListedStreams)}
+	}
+	if after != (StreamName{}) {
+		if err := after.Validate(); err != nil {
+			return err
+		}
+	}
+	if channel != "" {
+		return (StreamName{Channel: channel}).Validate()
+	}
+	return nil
+}
+
 // Size is what a publication counts for in a batch and in queues: its payload,
 // types, headers and names, in bytes.
 func (p *Publication) Size() int {

@@ -26,7 +26,7 @@ type Store interface {
 	//
 	// done's error is a *LimitError, *KeyConflictError, *ExpectationError,
 	// ErrSequenceExhausted, ErrPublishQueueFull, ErrNotificationQueueFull,
-	// ErrUnavailable (all: nothing stored), ErrOutcomeUnknown, or a context's.
+	// ErrDiskFull, ErrUnavailable (all: nothing stored), ErrOutcomeUnknown, or a context's.
 	Submit(ctx context.Context, p Publication, done func(Outcome, error))
 
 	// PublishBatch publishes all or nothing, in one transaction. Frames of one
@@ -40,6 +40,12 @@ type Store interface {
 	// does not exist is left as it is. If epoch is not nil and the head's position
 	// has another one, it returns an *ExpectationError.
 	CloseStream(ctx context.Context, stream StreamName, epoch *uint64) (CloseOutcome, error)
+
+	// SetPolicy stores p in place of what was set for the same channel or prefix; a
+	// policy that sets nothing is removed. Streams are bound by it at once, and
+	// what they may no longer replay is deleted after the grace. Errors:
+	// *LimitError, ErrTooManyPolicies.
+	SetPolicy(ctx context.Context, p Policy) error
 
 	// Run commits what is submitted and keeps the backlog's bounds, until ctx
 	// ends; then it finishes the transactions in flight and fails what waits with
@@ -63,18 +69,25 @@ type Reader interface {
 	// ErrNumberingGone, ErrTrimmed, ErrOtherServer.
 	ReadPage(ctx context.Context, origin uint64, request PageRequest) (Page, error)
 
-	// ListStreams returns up to limit (at most 1000) streams in byte order of
+	// ListStreams returns up to limit (1 to MaxListedStreams) streams in byte order of
 	// channel and scope, following after, only those of channel if it is not
 	// empty. The zero StreamName starts at the first.
 	ListStreams(ctx context.Context, channel string, after StreamName, limit int) ([]StreamState, error)
+
+	// Policies returns all policies in the order of [ComparePolicies].
+	Policies(ctx context.Context) ([]Policy, error)
 
 	// Ping fails if the store does not answer, or answers from a server that
 	// cannot be written to.
 	Ping(ctx context.Context) error
 }
 
-// MaxLoadRequests bounds the requests of one Load.
-const MaxLoadRequests = 1000
+// MaxLoadRequests bounds the requests of one Load, MaxListedStreams the answer of
+// one ListStreams.
+const (
+	MaxLoadRequests  = 1000
+	MaxListedStreams = 1000
+)
 
 // StreamState is what a store knows about a stream at one instant. Of a stream
 // that does not exist, only Stream is set.

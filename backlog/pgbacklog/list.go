@@ -2,15 +2,11 @@ package pgbacklog
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fanfare-io/fanfare/backlog"
 )
-
-// maxListLimit bounds one answer of ListStreams.
-const maxListLimit = 1000
 
 // The lists follow the primary key (channel, scope), both collated by bytes.
 const (
@@ -20,22 +16,13 @@ const (
 		where s.channel = $1 and s.scope >= $2 and ($3 or s.scope > $2) order by s.scope limit $4`
 )
 
-// ListStreams implements backlog.Store. A limit outside 1 to 1000 is a
-// *backlog.LimitError.
+// ListStreams implements backlog.Store.
 func (s *Store) ListStreams(ctx context.Context, channel string, after backlog.StreamName, limit int) ([]backlog.StreamState, error) {
-	if limit < 1 || limit > maxListLimit {
-		return nil, &backlog.LimitError{Field: "limit", Message: fmt.Sprintf("is %d, it must be 1 to %d", limit, maxListLimit)}
-	}
-	if after != (backlog.StreamName{}) {
-		if err := after.Validate(); err != nil {
-			return nil, err
-		}
+	if err := backlog.ValidateList(channel, after, limit); err != nil {
+		return nil, err
 	}
 	sql, args := s.sql.listAll, []any{after.Channel, after.Scope, limit}
 	if channel != "" {
-		if err := (backlog.StreamName{Channel: channel}).Validate(); err != nil {
-			return nil, err
-		}
 		switch {
 		case after.Channel > channel:
 			return nil, nil

@@ -198,13 +198,11 @@ func (r *row) frame() (backlog.Frame, error) {
 
 // Load implements backlog.Store.
 func (s *Store) Load(ctx context.Context, origin uint64, requests []backlog.LoadRequest) (backlog.LoadResult, error) {
-	args, err := loadArguments(requests)
-	if err != nil {
+	if err := backlog.ValidateLoad(requests); err != nil {
 		return backlog.LoadResult{}, err
 	}
 	var result backlog.LoadResult
-	err = s.read(ctx, s.loading, origin, "load", s.sql.load, args, func(rows pgx.Rows) (answerer, error) {
-		var who answerer
+	err := s.read(ctx, s.loading, origin, "load", s.sql.load, loadArguments(requests), func(rows pgx.Rows) (who answerer, err error) {
 		who, result, err = collectLoad(rows, requests)
 		return who, err
 	})
@@ -214,18 +212,12 @@ func (s *Store) Load(ctx context.Context, origin uint64, requests []backlog.Load
 	return result, nil
 }
 
-func loadArguments(requests []backlog.LoadRequest) ([]any, error) {
+func loadArguments(requests []backlog.LoadRequest) []any {
 	n := len(requests)
-	if n > backlog.MaxLoadRequests {
-		return nil, &backlog.LimitError{Field: "requests", Message: fmt.Sprintf("has %d entries, the limit is %d", n, backlog.MaxLoadRequests)}
-	}
 	channels, scopes := make([]string, n), make([]string, n)
 	after, maxFrames, maxBytes := make([]int64, n), make([]int64, n), make([]int64, n)
 	verifyOrd, verify := []int64{}, []int64{}
 	for i, r := range requests {
-		if err := r.Stream.Validate(); err != nil {
-			return nil, err
-		}
 		channels[i], scopes[i] = r.Stream.Channel, r.Stream.Scope
 		after[i] = bigint(r.After)
 		maxFrames[i], maxBytes[i] = int64(max(r.MaxFrames, 0)), int64(max(r.MaxBytes, 0))
@@ -234,7 +226,7 @@ func loadArguments(requests []backlog.LoadRequest) ([]any, error) {
 			verify = append(verify, bigint(sequence))
 		}
 	}
-	return []any{channels, scopes, after, maxFrames, maxBytes, verifyOrd, verify}, nil
+	return []any{channels, scopes, after, maxFrames, maxBytes, verifyOrd, verify}
 }
 
 // bigint converts n to what the database can hold. No frame has a larger
@@ -277,28 +269,11 @@ func collectLoad(rows pgx.Rows, requests []backlog.LoadRequest) (answerer, backl
 	})
 	for i := range result.Streams {
 		sortFrames(result.Streams[i].Frames)
-		keepContiguous(&result.Streams[i])
+		result.Streams[i].KeepContiguous()
 	}
 	return who, result, err
 }
 
 func sortFrames(frames []backlog.Frame) {
 	slices.SortFunc(frames, func(a, b backlog.Frame) int { return cmp.Compare(a.Position.Sequence, b.Position.Sequence) })
-}
-
-// keepContiguous drops the frames before a hole. The store's own deletions
-// leave none; a row that somebody else deleted must not look like the next one.
-func keepContiguous(l *backlog.Loaded) {
-	next := l.State.Head.Sequence
-	for i := len(l.Frames) - 1; i >= 0; i-- {
-		if l.Frames[i].Position.Sequence != next {
-			l.Frames = l.Frames[i+1:]
-			l.Before = backlog.Position{Sequence: next}
-			if len(l.Frames) == 0 {
-				l.Before = l.State.Head
-			}
-			return
-		}
-		next--
-	}
 }

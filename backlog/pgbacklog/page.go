@@ -2,7 +2,6 @@ package pgbacklog
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -63,8 +62,8 @@ func (s *Store) ReadPage(ctx context.Context, origin uint64, request backlog.Pag
 	if err != nil {
 		return backlog.Page{}, err
 	}
-	if err := judgePage(request, &page, after); err != nil {
-		return backlog.Page{}, fmt.Errorf("%w: after %s", err, request.After)
+	if err := request.Judge(&page, after); err != nil {
+		return backlog.Page{}, err
 	}
 	return page, nil
 }
@@ -88,45 +87,4 @@ func collectPage(rows pgx.Rows, request backlog.PageRequest) (who answerer, page
 	})
 	sortFrames(page.Frames)
 	return who, page, after, err
-}
-
-// judgePage decides whether the frames of a page follow the requested position
-// without a break. after is the position at its sequence as the store knows it,
-// with epoch 0 if it knows none.
-func judgePage(request backlog.PageRequest, page *backlog.Page, after backlog.Position) error {
-	state := &page.State
-	switch {
-	case !state.Exists && request.OwnEpoch == 0 && request.After.IsZero():
-		return nil
-	case !state.Exists, request.After.Sequence > state.Head.Sequence:
-		return backlog.ErrNumberingGone
-	case request.After.Sequence < state.Floor:
-		return backlog.ErrTrimmed
-	case request.After.IsZero():
-		// Before the first frame of the first numbering, or of the one that is named.
-		if request.OwnEpoch == 0 && state.EverClosed {
-			return backlog.ErrNumberingGone
-		}
-	case after.Epoch != request.After.Epoch:
-		return backlog.ErrNumberingGone
-	}
-	if !request.Running && request.After.Sequence < state.Base.Sequence {
-		return backlog.ErrTrimmed
-	}
-	return cutAtHole(request.After.Sequence, page)
-}
-
-// cutAtHole ends a page before a frame that is missing. The store's own
-// deletions leave no hole; somebody else's must not look like the next frame.
-func cutAtHole(after uint64, page *backlog.Page) error {
-	for i := range page.Frames {
-		if page.Frames[i].Position.Sequence != after+1+uint64(i) {
-			page.Frames = page.Frames[:i]
-			break
-		}
-	}
-	if len(page.Frames) == 0 && after < page.State.Head.Sequence {
-		return backlog.ErrTrimmed
-	}
-	return nil
 }

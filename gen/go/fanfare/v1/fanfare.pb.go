@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: fanfare/v1/fanfare.proto
 
-// Fanfare: frames published in a PostgreSQL transaction reach every subscriber
-// of their stream, in order, once, on every replica.
+// Fanfare: frames published in a PostgreSQL transaction, or to one server with an
+// embedded store, reach every subscriber of their stream, in order, once.
 
 package fanfarev1
 
@@ -75,6 +75,9 @@ const (
 	// RESOURCE_EXHAUSTED: a limit on what one client or the server may hold was
 	// reached; the message names it.
 	ErrorReason_ERROR_REASON_LIMIT_REACHED ErrorReason = 15
+	// RESOURCE_EXHAUSTED: the store's disk is full; nothing was stored. Reading
+	// goes on. An operator must make room; then publishing works again.
+	ErrorReason_ERROR_REASON_DISK_FULL ErrorReason = 16
 )
 
 // Enum value maps for ErrorReason.
@@ -96,6 +99,7 @@ var (
 		13: "ERROR_REASON_SEQUENCE_EXHAUSTED",
 		14: "ERROR_REASON_INTERNAL",
 		15: "ERROR_REASON_LIMIT_REACHED",
+		16: "ERROR_REASON_DISK_FULL",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -114,6 +118,7 @@ var (
 		"ERROR_REASON_SEQUENCE_EXHAUSTED":      13,
 		"ERROR_REASON_INTERNAL":                14,
 		"ERROR_REASON_LIMIT_REACHED":           15,
+		"ERROR_REASON_DISK_FULL":               16,
 	}
 )
 
@@ -2253,6 +2258,455 @@ func (x *CloseStreamResponse) GetAlreadyClosed() bool {
 	return false
 }
 
+// Policy sets bounds for streams by their channel. A field that is not set is
+// inherited: of the policies that match a channel, the one of exactly that
+// channel comes first, then those of prefixes, the longest first. The policy of
+// the empty prefix is the default of all channels; what it does not set is a
+// backlog of 1,000 frames of any age, and a stream retention of 7 days.
+type Policy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The channel, or what it begins with, 1 to 255 bytes; empty only with prefix.
+	Channel string `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	// The policy is for all channels that begin with channel.
+	Prefix bool `protobuf:"varint,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// How many of a stream's newest frames a new subscription may replay, below
+	// 2^63; 0: none.
+	Backlog *uint64 `protobuf:"varint,3,opt,name=backlog,proto3,oneof" json:"backlog,omitempty"`
+	// How old those may be, in whole microseconds, up to 876,000 hours; 0: any age.
+	RetentionAge *durationpb.Duration `protobuf:"bytes,4,opt,name=retention_age,json=retentionAge,proto3" json:"retention_age,omitempty"`
+	// How long a stream is kept that is closed, or of which no frame is left: more
+	// than 0, in whole microseconds, up to 876,000 hours.
+	StreamRetention *durationpb.Duration `protobuf:"bytes,5,opt,name=stream_retention,json=streamRetention,proto3" json:"stream_retention,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Policy) Reset() {
+	*x = Policy{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Policy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Policy) ProtoMessage() {}
+
+func (x *Policy) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Policy.ProtoReflect.Descriptor instead.
+func (*Policy) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Policy) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *Policy) GetPrefix() bool {
+	if x != nil {
+		return x.Prefix
+	}
+	return false
+}
+
+func (x *Policy) GetBacklog() uint64 {
+	if x != nil && x.Backlog != nil {
+		return *x.Backlog
+	}
+	return 0
+}
+
+func (x *Policy) GetRetentionAge() *durationpb.Duration {
+	if x != nil {
+		return x.RetentionAge
+	}
+	return nil
+}
+
+func (x *Policy) GetStreamRetention() *durationpb.Duration {
+	if x != nil {
+		return x.StreamRetention
+	}
+	return nil
+}
+
+// Bounds are what applies to streams.
+type Bounds struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many of a stream's newest frames a new subscription may replay.
+	Backlog uint64 `protobuf:"varint,1,opt,name=backlog,proto3" json:"backlog,omitempty"`
+	// How old those may be; 0: any age.
+	RetentionAge *durationpb.Duration `protobuf:"bytes,2,opt,name=retention_age,json=retentionAge,proto3" json:"retention_age,omitempty"`
+	// How long a stream is kept that is closed, or of which no frame is left.
+	StreamRetention *durationpb.Duration `protobuf:"bytes,3,opt,name=stream_retention,json=streamRetention,proto3" json:"stream_retention,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Bounds) Reset() {
+	*x = Bounds{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Bounds) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Bounds) ProtoMessage() {}
+
+func (x *Bounds) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Bounds.ProtoReflect.Descriptor instead.
+func (*Bounds) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Bounds) GetBacklog() uint64 {
+	if x != nil {
+		return x.Backlog
+	}
+	return 0
+}
+
+func (x *Bounds) GetRetentionAge() *durationpb.Duration {
+	if x != nil {
+		return x.RetentionAge
+	}
+	return nil
+}
+
+func (x *Bounds) GetStreamRetention() *durationpb.Duration {
+	if x != nil {
+		return x.StreamRetention
+	}
+	return nil
+}
+
+// GetPolicyRequest names a policy.
+type GetPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Policy.
+	Channel string `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	// As in Policy.
+	Prefix        bool `protobuf:"varint,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPolicyRequest) Reset() {
+	*x = GetPolicyRequest{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPolicyRequest) ProtoMessage() {}
+
+func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
+func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *GetPolicyRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *GetPolicyRequest) GetPrefix() bool {
+	if x != nil {
+		return x.Prefix
+	}
+	return false
+}
+
+// GetPolicyResponse answers GetPolicy.
+type GetPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is set for exactly this channel or prefix; no field but these two if
+	// nothing is.
+	Policy *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// What applies to streams of the channel; of a prefix, to those of channels
+	// that have no policy of their own.
+	Effective     *Bounds `protobuf:"bytes,2,opt,name=effective,proto3" json:"effective,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPolicyResponse) Reset() {
+	*x = GetPolicyResponse{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPolicyResponse) ProtoMessage() {}
+
+func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
+func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *GetPolicyResponse) GetPolicy() *Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *GetPolicyResponse) GetEffective() *Bounds {
+	if x != nil {
+		return x.Effective
+	}
+	return nil
+}
+
+// ListPoliciesRequest asks for all policies.
+type ListPoliciesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesRequest) Reset() {
+	*x = ListPoliciesRequest{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesRequest) ProtoMessage() {}
+
+func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
+func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{32}
+}
+
+// ListPoliciesResponse answers ListPolicies.
+type ListPoliciesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In byte order of channel, that of a channel before that of the prefix; at
+	// most 1,000.
+	Policies []*Policy `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	// What applies where no policy sets anything.
+	BuiltIn       *Bounds `protobuf:"bytes,2,opt,name=built_in,json=builtIn,proto3" json:"built_in,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesResponse) Reset() {
+	*x = ListPoliciesResponse{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesResponse) ProtoMessage() {}
+
+func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
+func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ListPoliciesResponse) GetPolicies() []*Policy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *ListPoliciesResponse) GetBuiltIn() *Bounds {
+	if x != nil {
+		return x.BuiltIn
+	}
+	return nil
+}
+
+// SetPolicyRequest replaces a policy.
+type SetPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is to be set.
+	Policy        *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPolicyRequest) Reset() {
+	*x = SetPolicyRequest{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPolicyRequest) ProtoMessage() {}
+
+func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
+func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *SetPolicyRequest) GetPolicy() *Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// SetPolicyResponse answers SetPolicy.
+type SetPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in GetPolicyResponse, from now on.
+	Effective     *Bounds `protobuf:"bytes,1,opt,name=effective,proto3" json:"effective,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPolicyResponse) Reset() {
+	*x = SetPolicyResponse{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPolicyResponse) ProtoMessage() {}
+
+func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
+func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *SetPolicyResponse) GetEffective() *Bounds {
+	if x != nil {
+		return x.Effective
+	}
+	return nil
+}
+
 var File_fanfare_v1_fanfare_proto protoreflect.FileDescriptor
 
 const file_fanfare_v1_fanfare_proto_rawDesc = "" +
@@ -2396,7 +2850,33 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x0f_expected_epoch\"f\n" +
 	"\x13CloseStreamResponse\x12(\n" +
 	"\x04last\x18\x01 \x01(\v2\x14.fanfare.v1.PositionR\x04last\x12%\n" +
-	"\x0ealready_closed\x18\x02 \x01(\bR\ralreadyClosed*\xa7\x04\n" +
+	"\x0ealready_closed\x18\x02 \x01(\bR\ralreadyClosed\"\xeb\x01\n" +
+	"\x06Policy\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\bR\x06prefix\x12\x1d\n" +
+	"\abacklog\x18\x03 \x01(\x04H\x00R\abacklog\x88\x01\x01\x12>\n" +
+	"\rretention_age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\fretentionAge\x12D\n" +
+	"\x10stream_retention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x0fstreamRetentionB\n" +
+	"\n" +
+	"\b_backlog\"\xa8\x01\n" +
+	"\x06Bounds\x12\x18\n" +
+	"\abacklog\x18\x01 \x01(\x04R\abacklog\x12>\n" +
+	"\rretention_age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\fretentionAge\x12D\n" +
+	"\x10stream_retention\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x0fstreamRetention\"D\n" +
+	"\x10GetPolicyRequest\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\bR\x06prefix\"q\n" +
+	"\x11GetPolicyResponse\x12*\n" +
+	"\x06policy\x18\x01 \x01(\v2\x12.fanfare.v1.PolicyR\x06policy\x120\n" +
+	"\teffective\x18\x02 \x01(\v2\x12.fanfare.v1.BoundsR\teffective\"\x15\n" +
+	"\x13ListPoliciesRequest\"u\n" +
+	"\x14ListPoliciesResponse\x12.\n" +
+	"\bpolicies\x18\x01 \x03(\v2\x12.fanfare.v1.PolicyR\bpolicies\x12-\n" +
+	"\bbuilt_in\x18\x02 \x01(\v2\x12.fanfare.v1.BoundsR\abuiltIn\">\n" +
+	"\x10SetPolicyRequest\x12*\n" +
+	"\x06policy\x18\x01 \x01(\v2\x12.fanfare.v1.PolicyR\x06policy\"E\n" +
+	"\x11SetPolicyResponse\x120\n" +
+	"\teffective\x18\x01 \x01(\v2\x12.fanfare.v1.BoundsR\teffective*\xc3\x04\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n" +
@@ -2414,13 +2894,14 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x1dERROR_REASON_STREAM_NOT_FOUND\x10\f\x12#\n" +
 	"\x1fERROR_REASON_SEQUENCE_EXHAUSTED\x10\r\x12\x19\n" +
 	"\x15ERROR_REASON_INTERNAL\x10\x0e\x12\x1e\n" +
-	"\x1aERROR_REASON_LIMIT_REACHED\x10\x0f*\x9a\x01\n" +
+	"\x1aERROR_REASON_LIMIT_REACHED\x10\x0f\x12\x1a\n" +
+	"\x16ERROR_REASON_DISK_FULL\x10\x10*\x9a\x01\n" +
 	"\tGapReason\x12\x1a\n" +
 	"\x16GAP_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12GAP_REASON_TRIMMED\x10\x01\x12\x1c\n" +
 	"\x18GAP_REASON_EPOCH_CHANGED\x10\x02\x12\x14\n" +
 	"\x10GAP_REASON_AHEAD\x10\x03\x12%\n" +
-	"!GAP_REASON_EPHEMERAL_MAYBE_MISSED\x10\x042\x84\x05\n" +
+	"!GAP_REASON_EPHEMERAL_MAYBE_MISSED\x10\x042\xeb\x06\n" +
 	"\x0eFanfareService\x12B\n" +
 	"\aPublish\x12\x1a.fanfare.v1.PublishRequest\x1a\x1b.fanfare.v1.PublishResponse\x12Q\n" +
 	"\fPublishBatch\x12\x1f.fanfare.v1.PublishBatchRequest\x1a .fanfare.v1.PublishBatchResponse\x12X\n" +
@@ -2430,7 +2911,10 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"ReadFrames\x12\x1d.fanfare.v1.ReadFramesRequest\x1a\x1e.fanfare.v1.ReadFramesResponse\x12H\n" +
 	"\tGetStream\x12\x1c.fanfare.v1.GetStreamRequest\x1a\x1d.fanfare.v1.GetStreamResponse\x12N\n" +
 	"\vListStreams\x12\x1e.fanfare.v1.ListStreamsRequest\x1a\x1f.fanfare.v1.ListStreamsResponse\x12N\n" +
-	"\vCloseStream\x12\x1e.fanfare.v1.CloseStreamRequest\x1a\x1f.fanfare.v1.CloseStreamResponseBg\n" +
+	"\vCloseStream\x12\x1e.fanfare.v1.CloseStreamRequest\x1a\x1f.fanfare.v1.CloseStreamResponse\x12H\n" +
+	"\tGetPolicy\x12\x1c.fanfare.v1.GetPolicyRequest\x1a\x1d.fanfare.v1.GetPolicyResponse\x12Q\n" +
+	"\fListPolicies\x12\x1f.fanfare.v1.ListPoliciesRequest\x1a .fanfare.v1.ListPoliciesResponse\x12H\n" +
+	"\tSetPolicy\x12\x1c.fanfare.v1.SetPolicyRequest\x1a\x1d.fanfare.v1.SetPolicyResponseBg\n" +
 	"\rio.fanfare.v1B\fFanfareProtoP\x01Z9github.com/fanfare-io/fanfare/gen/go/fanfare/v1;fanfarev1\xaa\x02\n" +
 	"Fanfare.V1b\x06proto3"
 
@@ -2447,7 +2931,7 @@ func file_fanfare_v1_fanfare_proto_rawDescGZIP() []byte {
 }
 
 var file_fanfare_v1_fanfare_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fanfare_v1_fanfare_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_fanfare_v1_fanfare_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_fanfare_v1_fanfare_proto_goTypes = []any{
 	(ErrorReason)(0),              // 0: fanfare.v1.ErrorReason
 	(GapReason)(0),                // 1: fanfare.v1.GapReason
@@ -2479,16 +2963,24 @@ var file_fanfare_v1_fanfare_proto_goTypes = []any{
 	(*ListStreamsResponse)(nil),   // 27: fanfare.v1.ListStreamsResponse
 	(*CloseStreamRequest)(nil),    // 28: fanfare.v1.CloseStreamRequest
 	(*CloseStreamResponse)(nil),   // 29: fanfare.v1.CloseStreamResponse
-	nil,                           // 30: fanfare.v1.Frame.HeadersEntry
-	nil,                           // 31: fanfare.v1.NewFrame.HeadersEntry
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
+	(*Policy)(nil),                // 30: fanfare.v1.Policy
+	(*Bounds)(nil),                // 31: fanfare.v1.Bounds
+	(*GetPolicyRequest)(nil),      // 32: fanfare.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),     // 33: fanfare.v1.GetPolicyResponse
+	(*ListPoliciesRequest)(nil),   // 34: fanfare.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),  // 35: fanfare.v1.ListPoliciesResponse
+	(*SetPolicyRequest)(nil),      // 36: fanfare.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),     // 37: fanfare.v1.SetPolicyResponse
+	nil,                           // 38: fanfare.v1.Frame.HeadersEntry
+	nil,                           // 39: fanfare.v1.NewFrame.HeadersEntry
+	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 41: google.protobuf.Duration
 }
 var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	2,  // 0: fanfare.v1.Frame.position:type_name -> fanfare.v1.Position
-	30, // 1: fanfare.v1.Frame.headers:type_name -> fanfare.v1.Frame.HeadersEntry
-	32, // 2: fanfare.v1.Frame.created:type_name -> google.protobuf.Timestamp
-	31, // 3: fanfare.v1.NewFrame.headers:type_name -> fanfare.v1.NewFrame.HeadersEntry
+	38, // 1: fanfare.v1.Frame.headers:type_name -> fanfare.v1.Frame.HeadersEntry
+	40, // 2: fanfare.v1.Frame.created:type_name -> google.protobuf.Timestamp
+	39, // 3: fanfare.v1.NewFrame.headers:type_name -> fanfare.v1.NewFrame.HeadersEntry
 	4,  // 4: fanfare.v1.PublishRequest.frame:type_name -> fanfare.v1.NewFrame
 	2,  // 5: fanfare.v1.PublishResponse.position:type_name -> fanfare.v1.Position
 	4,  // 6: fanfare.v1.PublishBatchRequest.frames:type_name -> fanfare.v1.NewFrame
@@ -2498,7 +2990,7 @@ var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	11, // 10: fanfare.v1.PublishStreamResponse.error:type_name -> fanfare.v1.Error
 	0,  // 11: fanfare.v1.Error.reason:type_name -> fanfare.v1.ErrorReason
 	2,  // 12: fanfare.v1.Error.position:type_name -> fanfare.v1.Position
-	33, // 13: fanfare.v1.Error.retry_in:type_name -> google.protobuf.Duration
+	41, // 13: fanfare.v1.Error.retry_in:type_name -> google.protobuf.Duration
 	2,  // 14: fanfare.v1.SubscribeRequest.after:type_name -> fanfare.v1.Position
 	3,  // 15: fanfare.v1.SubscribeResponse.frames:type_name -> fanfare.v1.Frame
 	14, // 16: fanfare.v1.SubscribeResponse.subscribed:type_name -> fanfare.v1.Subscribed
@@ -2518,7 +3010,7 @@ var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	2,  // 30: fanfare.v1.Progress.position:type_name -> fanfare.v1.Position
 	2,  // 31: fanfare.v1.Closed.last:type_name -> fanfare.v1.Position
 	2,  // 32: fanfare.v1.Closing.resume_after:type_name -> fanfare.v1.Position
-	33, // 33: fanfare.v1.Closing.retry_in:type_name -> google.protobuf.Duration
+	41, // 33: fanfare.v1.Closing.retry_in:type_name -> google.protobuf.Duration
 	2,  // 34: fanfare.v1.ReadFramesRequest.after:type_name -> fanfare.v1.Position
 	3,  // 35: fanfare.v1.ReadFramesResponse.frames:type_name -> fanfare.v1.Frame
 	16, // 36: fanfare.v1.ReadFramesResponse.gap:type_name -> fanfare.v1.Gap
@@ -2526,31 +3018,47 @@ var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	2,  // 38: fanfare.v1.ReadFramesResponse.head:type_name -> fanfare.v1.Position
 	25, // 39: fanfare.v1.GetStreamResponse.stream:type_name -> fanfare.v1.Stream
 	2,  // 40: fanfare.v1.Stream.head:type_name -> fanfare.v1.Position
-	32, // 41: fanfare.v1.Stream.created:type_name -> google.protobuf.Timestamp
-	32, // 42: fanfare.v1.Stream.updated:type_name -> google.protobuf.Timestamp
+	40, // 41: fanfare.v1.Stream.created:type_name -> google.protobuf.Timestamp
+	40, // 42: fanfare.v1.Stream.updated:type_name -> google.protobuf.Timestamp
 	25, // 43: fanfare.v1.ListStreamsResponse.streams:type_name -> fanfare.v1.Stream
 	2,  // 44: fanfare.v1.CloseStreamResponse.last:type_name -> fanfare.v1.Position
-	5,  // 45: fanfare.v1.FanfareService.Publish:input_type -> fanfare.v1.PublishRequest
-	7,  // 46: fanfare.v1.FanfareService.PublishBatch:input_type -> fanfare.v1.PublishBatchRequest
-	9,  // 47: fanfare.v1.FanfareService.PublishStream:input_type -> fanfare.v1.PublishStreamRequest
-	12, // 48: fanfare.v1.FanfareService.Subscribe:input_type -> fanfare.v1.SubscribeRequest
-	21, // 49: fanfare.v1.FanfareService.ReadFrames:input_type -> fanfare.v1.ReadFramesRequest
-	23, // 50: fanfare.v1.FanfareService.GetStream:input_type -> fanfare.v1.GetStreamRequest
-	26, // 51: fanfare.v1.FanfareService.ListStreams:input_type -> fanfare.v1.ListStreamsRequest
-	28, // 52: fanfare.v1.FanfareService.CloseStream:input_type -> fanfare.v1.CloseStreamRequest
-	6,  // 53: fanfare.v1.FanfareService.Publish:output_type -> fanfare.v1.PublishResponse
-	8,  // 54: fanfare.v1.FanfareService.PublishBatch:output_type -> fanfare.v1.PublishBatchResponse
-	10, // 55: fanfare.v1.FanfareService.PublishStream:output_type -> fanfare.v1.PublishStreamResponse
-	13, // 56: fanfare.v1.FanfareService.Subscribe:output_type -> fanfare.v1.SubscribeResponse
-	22, // 57: fanfare.v1.FanfareService.ReadFrames:output_type -> fanfare.v1.ReadFramesResponse
-	24, // 58: fanfare.v1.FanfareService.GetStream:output_type -> fanfare.v1.GetStreamResponse
-	27, // 59: fanfare.v1.FanfareService.ListStreams:output_type -> fanfare.v1.ListStreamsResponse
-	29, // 60: fanfare.v1.FanfareService.CloseStream:output_type -> fanfare.v1.CloseStreamResponse
-	53, // [53:61] is the sub-list for method output_type
-	45, // [45:53] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	41, // 45: fanfare.v1.Policy.retention_age:type_name -> google.protobuf.Duration
+	41, // 46: fanfare.v1.Policy.stream_retention:type_name -> google.protobuf.Duration
+	41, // 47: fanfare.v1.Bounds.retention_age:type_name -> google.protobuf.Duration
+	41, // 48: fanfare.v1.Bounds.stream_retention:type_name -> google.protobuf.Duration
+	30, // 49: fanfare.v1.GetPolicyResponse.policy:type_name -> fanfare.v1.Policy
+	31, // 50: fanfare.v1.GetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
+	30, // 51: fanfare.v1.ListPoliciesResponse.policies:type_name -> fanfare.v1.Policy
+	31, // 52: fanfare.v1.ListPoliciesResponse.built_in:type_name -> fanfare.v1.Bounds
+	30, // 53: fanfare.v1.SetPolicyRequest.policy:type_name -> fanfare.v1.Policy
+	31, // 54: fanfare.v1.SetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
+	5,  // 55: fanfare.v1.FanfareService.Publish:input_type -> fanfare.v1.PublishRequest
+	7,  // 56: fanfare.v1.FanfareService.PublishBatch:input_type -> fanfare.v1.PublishBatchRequest
+	9,  // 57: fanfare.v1.FanfareService.PublishStream:input_type -> fanfare.v1.PublishStreamRequest
+	12, // 58: fanfare.v1.FanfareService.Subscribe:input_type -> fanfare.v1.SubscribeRequest
+	21, // 59: fanfare.v1.FanfareService.ReadFrames:input_type -> fanfare.v1.ReadFramesRequest
+	23, // 60: fanfare.v1.FanfareService.GetStream:input_type -> fanfare.v1.GetStreamRequest
+	26, // 61: fanfare.v1.FanfareService.ListStreams:input_type -> fanfare.v1.ListStreamsRequest
+	28, // 62: fanfare.v1.FanfareService.CloseStream:input_type -> fanfare.v1.CloseStreamRequest
+	32, // 63: fanfare.v1.FanfareService.GetPolicy:input_type -> fanfare.v1.GetPolicyRequest
+	34, // 64: fanfare.v1.FanfareService.ListPolicies:input_type -> fanfare.v1.ListPoliciesRequest
+	36, // 65: fanfare.v1.FanfareService.SetPolicy:input_type -> fanfare.v1.SetPolicyRequest
+	6,  // 66: fanfare.v1.FanfareService.Publish:output_type -> fanfare.v1.PublishResponse
+	8,  // 67: fanfare.v1.FanfareService.PublishBatch:output_type -> fanfare.v1.PublishBatchResponse
+	10, // 68: fanfare.v1.FanfareService.PublishStream:output_type -> fanfare.v1.PublishStreamResponse
+	13, // 69: fanfare.v1.FanfareService.Subscribe:output_type -> fanfare.v1.SubscribeResponse
+	22, // 70: fanfare.v1.FanfareService.ReadFrames:output_type -> fanfare.v1.ReadFramesResponse
+	24, // 71: fanfare.v1.FanfareService.GetStream:output_type -> fanfare.v1.GetStreamResponse
+	27, // 72: fanfare.v1.FanfareService.ListStreams:output_type -> fanfare.v1.ListStreamsResponse
+	29, // 73: fanfare.v1.FanfareService.CloseStream:output_type -> fanfare.v1.CloseStreamResponse
+	33, // 74: fanfare.v1.FanfareService.GetPolicy:output_type -> fanfare.v1.GetPolicyResponse
+	35, // 75: fanfare.v1.FanfareService.ListPolicies:output_type -> fanfare.v1.ListPoliciesResponse
+	37, // 76: fanfare.v1.FanfareService.SetPolicy:output_type -> fanfare.v1.SetPolicyResponse
+	66, // [66:77] is the sub-list for method output_type
+	55, // [55:66] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_fanfare_v1_fanfare_proto_init() }
@@ -2579,13 +3087,14 @@ func file_fanfare_v1_fanfare_proto_init() {
 		(*SubscribeResponse_Closing)(nil),
 	}
 	file_fanfare_v1_fanfare_proto_msgTypes[26].OneofWrappers = []any{}
+	file_fanfare_v1_fanfare_proto_msgTypes[28].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fanfare_v1_fanfare_proto_rawDesc), len(file_fanfare_v1_fanfare_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   30,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -4,8 +4,8 @@
 // - protoc             (unknown)
 // source: fanfare/v1/fanfare.proto
 
-// Fanfare: frames published in a PostgreSQL transaction reach every subscriber
-// of their stream, in order, once, on every replica.
+// Fanfare: frames published in a PostgreSQL transaction, or to one server with an
+// embedded store, reach every subscriber of their stream, in order, once.
 
 package fanfarev1
 
@@ -30,6 +30,9 @@ const (
 	FanfareService_GetStream_FullMethodName     = "/fanfare.v1.FanfareService/GetStream"
 	FanfareService_ListStreams_FullMethodName   = "/fanfare.v1.FanfareService/ListStreams"
 	FanfareService_CloseStream_FullMethodName   = "/fanfare.v1.FanfareService/CloseStream"
+	FanfareService_GetPolicy_FullMethodName     = "/fanfare.v1.FanfareService/GetPolicy"
+	FanfareService_ListPolicies_FullMethodName  = "/fanfare.v1.FanfareService/ListPolicies"
+	FanfareService_SetPolicy_FullMethodName     = "/fanfare.v1.FanfareService/SetPolicy"
 )
 
 // FanfareServiceClient is the client API for FanfareService service.
@@ -93,6 +96,19 @@ type FanfareServiceClient interface {
 	// Closing a stream that is closed or does not exist does nothing and is OK.
 	// ABORTED, reason EXPECTATION_FAILED: the stream has another epoch.
 	CloseStream(ctx context.Context, in *CloseStreamRequest, opts ...grpc.CallOption) (*CloseStreamResponse, error)
+	// GetPolicy returns what is set for a channel or a prefix, and what applies to
+	// its streams. It is no error if nothing is set. INVALID_ARGUMENT,
+	// UNAVAILABLE.
+	GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error)
+	// ListPolicies returns all policies in byte order of channel. UNAVAILABLE.
+	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
+	// SetPolicy replaces what is set for a channel or a prefix; a policy with no
+	// bound set removes it. It applies to existing streams at once: frames that may
+	// no longer be replayed are deleted after the grace, and deleted ones do not
+	// come back. INVALID_ARGUMENT: a field is outside its limit.
+	// RESOURCE_EXHAUSTED, reason LIMIT_REACHED: there are 1,000 policies.
+	// UNAVAILABLE.
+	SetPolicy(ctx context.Context, in *SetPolicyRequest, opts ...grpc.CallOption) (*SetPolicyResponse, error)
 }
 
 type fanfareServiceClient struct {
@@ -195,6 +211,36 @@ func (c *fanfareServiceClient) CloseStream(ctx context.Context, in *CloseStreamR
 	return out, nil
 }
 
+func (c *fanfareServiceClient) GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPolicyResponse)
+	err := c.cc.Invoke(ctx, FanfareService_GetPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fanfareServiceClient) ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPoliciesResponse)
+	err := c.cc.Invoke(ctx, FanfareService_ListPolicies_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fanfareServiceClient) SetPolicy(ctx context.Context, in *SetPolicyRequest, opts ...grpc.CallOption) (*SetPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetPolicyResponse)
+	err := c.cc.Invoke(ctx, FanfareService_SetPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // FanfareServiceServer is the server API for FanfareService service.
 // All implementations must embed UnimplementedFanfareServiceServer
 // for forward compatibility.
@@ -256,6 +302,19 @@ type FanfareServiceServer interface {
 	// Closing a stream that is closed or does not exist does nothing and is OK.
 	// ABORTED, reason EXPECTATION_FAILED: the stream has another epoch.
 	CloseStream(context.Context, *CloseStreamRequest) (*CloseStreamResponse, error)
+	// GetPolicy returns what is set for a channel or a prefix, and what applies to
+	// its streams. It is no error if nothing is set. INVALID_ARGUMENT,
+	// UNAVAILABLE.
+	GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error)
+	// ListPolicies returns all policies in byte order of channel. UNAVAILABLE.
+	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)
+	// SetPolicy replaces what is set for a channel or a prefix; a policy with no
+	// bound set removes it. It applies to existing streams at once: frames that may
+	// no longer be replayed are deleted after the grace, and deleted ones do not
+	// come back. INVALID_ARGUMENT: a field is outside its limit.
+	// RESOURCE_EXHAUSTED, reason LIMIT_REACHED: there are 1,000 policies.
+	// UNAVAILABLE.
+	SetPolicy(context.Context, *SetPolicyRequest) (*SetPolicyResponse, error)
 	mustEmbedUnimplementedFanfareServiceServer()
 }
 
@@ -289,6 +348,15 @@ func (UnimplementedFanfareServiceServer) ListStreams(context.Context, *ListStrea
 }
 func (UnimplementedFanfareServiceServer) CloseStream(context.Context, *CloseStreamRequest) (*CloseStreamResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseStream not implemented")
+}
+func (UnimplementedFanfareServiceServer) GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPolicy not implemented")
+}
+func (UnimplementedFanfareServiceServer) ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPolicies not implemented")
+}
+func (UnimplementedFanfareServiceServer) SetPolicy(context.Context, *SetPolicyRequest) (*SetPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetPolicy not implemented")
 }
 func (UnimplementedFanfareServiceServer) mustEmbedUnimplementedFanfareServiceServer() {}
 func (UnimplementedFanfareServiceServer) testEmbeddedByValue()                        {}
@@ -437,6 +505,60 @@ func _FanfareService_CloseStream_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _FanfareService_GetPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FanfareServiceServer).GetPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FanfareService_GetPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FanfareServiceServer).GetPolicy(ctx, req.(*GetPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FanfareService_ListPolicies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPoliciesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FanfareServiceServer).ListPolicies(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FanfareService_ListPolicies_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FanfareServiceServer).ListPolicies(ctx, req.(*ListPoliciesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FanfareService_SetPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FanfareServiceServer).SetPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FanfareService_SetPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FanfareServiceServer).SetPolicy(ctx, req.(*SetPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // FanfareService_ServiceDesc is the grpc.ServiceDesc for FanfareService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -467,6 +589,18 @@ var FanfareService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CloseStream",
 			Handler:    _FanfareService_CloseStream_Handler,
+		},
+		{
+			MethodName: "GetPolicy",
+			Handler:    _FanfareService_GetPolicy_Handler,
+		},
+		{
+			MethodName: "ListPolicies",
+			Handler:    _FanfareService_ListPolicies_Handler,
+		},
+		{
+			MethodName: "SetPolicy",
+			Handler:    _FanfareService_SetPolicy_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
