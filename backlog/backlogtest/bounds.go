@@ -20,7 +20,7 @@ var boundTests = []test{
 // testBacklog: the base moves with every frame, not when rows are deleted.
 func testBacklog(h *harness) {
 	stream := name("backlog")
-	h.hooks.SetPolicy(h.T, h.Store, Policy{Backlog: 5})
+	h.setBounds(backlog.Bounds{Backlog: 5})
 	var all []backlog.Position
 	for range 12 {
 		all = append(all, h.publish(text(stream, "x")))
@@ -47,7 +47,7 @@ func testBacklog(h *harness) {
 // the grace, which is how running subscriptions get what is not in memory.
 func testNoBacklog(h *harness) {
 	stream := name("none")
-	h.hooks.SetPolicy(h.T, h.Store, Policy{Backlog: 0})
+	h.setBounds(backlog.Bounds{Backlog: 0})
 	p := h.publishMany(stream, 3)
 	state := h.state(stream)
 	equal(h, "base", state.Base, p[2])
@@ -62,7 +62,7 @@ func testNoBacklog(h *harness) {
 
 func testRetentionAge(h *harness) {
 	stream := name("age")
-	h.hooks.SetPolicy(h.T, h.Store, Policy{Backlog: 100, RetentionAge: time.Hour})
+	h.setBounds(backlog.Bounds{Backlog: 100, RetentionAge: time.Hour})
 	old := h.publishMany(stream, 4)
 	h.hooks.Age(h.T, h.Store, stream, 2*time.Hour)
 	equal(h, "base when all frames are too old", h.state(stream).Base, old[3])
@@ -80,7 +80,7 @@ func testRetentionAge(h *harness) {
 
 func testTrim(h *harness) {
 	stream := name("trim")
-	h.hooks.SetPolicy(h.T, h.Store, Policy{Backlog: 10})
+	h.setBounds(backlog.Bounds{Backlog: 10})
 	p := h.publishMany(stream, 200)
 	epoch := h.state(stream).OwnEpoch
 	equalAll(h, "frames within the grace", framePositions(h.page(running(pageAfter(stream, p[0]), epoch)).Frames), p[1:])
@@ -106,7 +106,7 @@ func testTrim(h *harness) {
 // contiguous frames or is told, never a hole.
 func testTrimWhilePaging(h *harness) {
 	stream := name("paging")
-	h.hooks.SetPolicy(h.T, h.Store, Policy{Backlog: 20})
+	h.setBounds(backlog.Bounds{Backlog: 20})
 	h.publishMany(stream, 100)
 	ctx, stop := context.WithCancel(h.context())
 	var publisher sync.WaitGroup

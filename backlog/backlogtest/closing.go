@@ -124,14 +124,14 @@ func testClosedFrames(h *harness) {
 
 func testStreamRetention(h *harness) {
 	closed, idle, full := name("retention", "closed"), name("retention", "idle"), name("retention", "full")
-	h.hooks.SetPolicy(h.T, h.Store, Policy{Backlog: 0, StreamRetention: time.Hour})
+	h.setBounds(backlog.Bounds{Backlog: 0, StreamRetention: time.Hour})
 	old := h.publish(text(closed, "x"))
 	h.publish(text(idle, "x"))
 	h.close(closed)
 	h.hooks.Sweep(h.T, h.Store)
 	equal(h, "kept within the retention", h.state(closed).Exists && h.state(idle).Exists, true)
 
-	h.hooks.SetPolicy(h.T, h.Store, Policy{Backlog: 10, StreamRetention: time.Hour})
+	h.setBounds(backlog.Bounds{Backlog: 10, StreamRetention: time.Hour})
 	h.publish(text(full, "x"))
 	for _, s := range []backlog.StreamName{closed, idle, full} {
 		h.hooks.Age(h.T, h.Store, s, 2*time.Hour)

@@ -43,6 +43,10 @@ func (h *harness) allFail(ctx context.Context, want error) {
 	_, err = h.ListStreams(ctx, "", backlog.StreamName{}, 1)
 	isError(h, "list", err, want)
 	isError(h, "ping", h.Ping(ctx), want)
+	isError(h, "set a policy", h.SetPolicy(ctx, backlogPolicy("cancelled", false, 1)), want)
+	_, err = h.Policies(ctx)
+	isError(h, "policies", err, want)
+	equal(h, "policies", len(h.policies()), 0)
 	equal(h, "exists", h.state(stream).Exists, false)
 }
 

@@ -94,7 +94,7 @@ func testDuplicateOnClosed(h *harness) {
 
 func testDuplicateOfTrimmed(h *harness) {
 	stream := name("trimmed")
-	h.hooks.SetPolicy(h.T, h.Store, Policy{Backlog: 1})
+	h.setBounds(backlog.Bounds{Backlog: 1})
 	first := h.publish(keyed(stream, "key", "x"))
 	h.publishMany(stream, 5)
 	h.hooks.Sweep(h.T, h.Store)

@@ -15,8 +15,6 @@ import (
 // Hooks reach what the contract leaves to configuration, time and operators. All
 // are required. They get the store that open returned.
 type Hooks struct {
-	// SetPolicy sets the bounds of all streams.
-	SetPolicy func(t *testing.T, s backlog.Store, p Policy)
 	// Sweep lets the grace of everything stored so far pass and has deleted what
 	// the bounds no longer keep when it returns.
 	Sweep func(t *testing.T, s backlog.Store)
@@ -27,15 +25,6 @@ type Hooks struct {
 	SetHead func(t *testing.T, s backlog.Store, stream backlog.StreamName, sequence uint64)
 	// Reopen ends the store and opens another one on the same data.
 	Reopen func(t *testing.T, s backlog.Store) backlog.Store
-}
-
-// Policy is what SetPolicy sets.
-type Policy struct {
-	Backlog uint64
-	// RetentionAge 0 means any age.
-	RetentionAge time.Duration
-	// StreamRetention 0 means a week.
-	StreamRetention time.Duration
 }
 
 // IdempotencyWindow is how long a key is remembered at least and, after a sweep,
@@ -54,8 +43,8 @@ func Run(t *testing.T, open func(t *testing.T) backlog.Store, hooks Hooks) {
 	}{
 		{"Numbering", numberingTests}, {"Content", contentTests}, {"Limits", limitTests},
 		{"Idempotency", idempotencyTests}, {"Expectations", expectationTests}, {"Batches", batchTests},
-		{"Closing", closingTests}, {"Bounds", boundTests}, {"Loads", loadTests}, {"Pages", pageTests},
-		{"Lists", listTests}, {"Deadlines", deadlineTests},
+		{"Closing", closingTests}, {"Bounds", boundTests}, {"Policies", policyTests}, {"Loads", loadTests},
+		{"Pages", pageTests}, {"Lists", listTests}, {"Deadlines", deadlineTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tt := range group.tests {
@@ -171,6 +160,23 @@ func (h *harness) close(stream backlog.StreamName) backlog.CloseOutcome {
 		h.Fatalf("close %q: %v", stream, err)
 	}
 	return o
+}
+
+func (h *harness) setPolicy(p backlog.Policy) {
+	h.Helper()
+	if err := h.SetPolicy(h.context(), p); err != nil {
+		h.Fatalf("set the policy of %q: %v", p.Channel, err)
+	}
+}
+
+// setBounds sets the bounds of all streams whose channels have no policy of
+// their own. StreamRetention 0 means that of backlog.DefaultBounds.
+func (h *harness) setBounds(b backlog.Bounds) {
+	h.Helper()
+	if b.StreamRetention == 0 {
+		b.StreamRetention = backlog.DefaultBounds.StreamRetention
+	}
+	h.setPolicy(backlog.Policy{Prefix: true, Backlog: &b.Backlog, RetentionAge: &b.RetentionAge, StreamRetention: &b.StreamRetention})
 }
 
 // everything asks for all frames of a stream.

@@ -119,16 +119,6 @@ func TestConformance(t *testing.T) {
 		return openStoreOn(t, Config{URL: url, Schema: schema})
 	}
 	backlogtest.Run(t, open, backlogtest.Hooks{
-		SetPolicy: func(t *testing.T, s backlog.Store, p backlogtest.Policy) {
-			retention := p.StreamRetention
-			setDefault(&retention, 7*24*time.Hour)
-			var age *time.Duration
-			if p.RetentionAge != 0 {
-				age = &p.RetentionAge
-			}
-			s.(*testStore).execute(t, `update fanfare.policies set backlog = $1, retention_age = $2, stream_retention = $3`,
-				int64(p.Backlog), age, retention)
-		},
 		Sweep: func(t *testing.T, s backlog.Store) { s.(*testStore).sweep(t) },
 		Age: func(t *testing.T, s backlog.Store, stream backlog.StreamName, d time.Duration) {
 			s.(*testStore).age(t, stream, d)
