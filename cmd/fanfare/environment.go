@@ -23,15 +23,12 @@ var exclusions = [][2]string{
 	{"from", "last"},
 }
 
-// parseEnvironment turns "NAME=value" entries into a map of the variables that
-// begin with FANFARE_.
+// parseEnvironment turns "NAME=value" entries into a map.
 func parseEnvironment(env []string) map[string]string {
 	variables := map[string]string{}
 	for _, entry := range env {
 		name, value, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, environmentPrefix) {
-			variables[name] = value
-		}
+		variables[name] = value
 	}
 	return variables
 }
@@ -110,6 +107,9 @@ func (p *program) warnOfUnknownVariables(cmd *cobra.Command) {
 	}
 	var unknown []string
 	for name := range p.env {
+		if !strings.HasPrefix(name, environmentPrefix) {
+			continue
+		}
 		foreign := slices.ContainsFunc(foreignPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 		if !known[name] && !foreign {
 			unknown = append(unknown, name)
