@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,10 +25,10 @@ const ErrorDomain = "fanfare.dev"
 
 // How long clients are asked to wait before a retry.
 const (
-	retryStore    = time.Second            // a database that restarts takes seconds
-	retryListener = 500 * time.Millisecond // a listener reconnects faster
+	retryStore    = time.Second            // a store that restarts takes seconds
+	retryListen   = 500 * time.Millisecond // listening again is faster
 	retryQueue    = 200 * time.Millisecond // a publish queue empties with the next commits
-	retryNotify   = 10 * time.Second       // an operator must act
+	retryOperator = 10 * time.Second       // an operator must act
 	retrySlow     = time.Second
 )
 
@@ -129,9 +130,14 @@ func failureOf(err error) *failure {
 
 // readFailureOf is failureOf for calls that store nothing.
 func readFailureOf(err error) *failure {
-	f := failureOf(err)
-	if f.reason == fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE {
-		f.message = backlog.ErrUnavailable.Error()
+	return failureOf(err).saying(fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, backlog.ErrUnavailable.Error())
+}
+
+// saying replaces the message of a failure that has the reason: the errors of a
+// store speak of publishing.
+func (f *failure) saying(reason fanfarev1.ErrorReason, message string) *failure {
+	if f.reason == reason {
+		f.message = message
 	}
 	return f
 }
@@ -176,75 +182,100 @@ func requestFailure(err error) *failure {
 			position:     expected.Head,
 			positionName: "head",
 		}
-	case errors.Is(err, backlog.ErrPartlyDuplicate):
-		return &failure{
-			code:    codes.FailedPrecondition,
-			reason:  fanfarev1.ErrorReason_ERROR_REASON_PARTLY_DUPLICATE,
-			message: backlog.ErrPartlyDuplicate.Error(),
-		}
-	case errors.Is(err, backlog.ErrSequenceExhausted):
-		return &failure{
-			code:    codes.FailedPrecondition,
-			reason:  fanfarev1.ErrorReason_ERROR_REASON_SEQUENCE_EXHAUSTED,
-			message: backlog.ErrSequenceExhausted.Error(),
-		}
 	}
 	return nil
 }
 
-// storeFailure knows what can be wrong with a store or a listener.
-func storeFailure(err error) *failure {
-	switch {
-	case errors.Is(err, backlog.ErrOutcomeUnknown):
+// storeFailures are what a store or a bus can refuse with, but for what is wrong
+// with a request's fields. Where an error is several of them the first counts.
+var storeFailures = []struct {
+	sentinel error
+	code     codes.Code
+	reason   fanfarev1.ErrorReason
+	retryIn  time.Duration
+	// message is the sentinel's if it is empty.
+	message string
+	// expected is true if what wraps the sentinel is not worth a line of the log.
+	expected bool
+}{
+	{
 		// Not UNAVAILABLE, which meshes and client libraries retry by themselves:
 		// that could store the frame twice.
-		return &failure{
-			code:    codes.Unknown,
-			reason:  fanfarev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN,
-			message: backlog.ErrOutcomeUnknown.Error(),
-			retryIn: retryStore,
-			cause:   causeOf(err, backlog.ErrOutcomeUnknown),
+		sentinel: backlog.ErrOutcomeUnknown, code: codes.Unknown,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, retryIn: retryStore,
+	},
+	{
+		sentinel: backlog.ErrPartlyDuplicate, code: codes.FailedPrecondition,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_PARTLY_DUPLICATE, expected: true,
+	},
+	{
+		sentinel: backlog.ErrSequenceExhausted, code: codes.FailedPrecondition,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_SEQUENCE_EXHAUSTED, expected: true,
+	},
+	{
+		sentinel: backlog.ErrTooManyPolicies, code: codes.ResourceExhausted,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_LIMIT_REACHED, expected: true,
+	},
+	{
+		sentinel: backlog.ErrPublishQueueFull, code: codes.ResourceExhausted,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_PUBLISH_QUEUE_FULL, retryIn: retryQueue, expected: true,
+	},
+	{
+		sentinel: backlog.ErrNotificationQueueFull, code: codes.ResourceExhausted,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_NOTIFICATION_QUEUE_FULL, retryIn: retryOperator,
+	},
+	{
+		sentinel: backlog.ErrDiskFull, code: codes.ResourceExhausted,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_DISK_FULL, retryIn: retryOperator,
+	},
+	{
+		sentinel: backlog.ErrUnavailable, code: codes.Unavailable,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, retryIn: retryStore,
+		message: storeUnavailable,
+	},
+	{
+		sentinel: backlog.ErrOtherServer, code: codes.Unavailable,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, retryIn: retryStore,
+		message: storeUnavailable,
+	},
+	{
+		sentinel: hub.ErrNotListening, code: codes.Unavailable,
+		reason: fanfarev1.ErrorReason_ERROR_REASON_NOT_LISTENING, retryIn: retryListen,
+		message: "the server is not told of new frames at the moment, so no subscription can begin; try again",
+	},
+}
+
+var storeUnavailable = backlog.ErrUnavailable.Error() + "; nothing was stored"
+
+// storeFailure knows the storeFailures.
+func storeFailure(err error) *failure {
+	for _, known := range storeFailures {
+		if !errors.Is(err, known.sentinel) {
+			continue
 		}
-	case errors.Is(err, backlog.ErrPublishQueueFull):
-		return &failure{
-			code:    codes.ResourceExhausted,
-			reason:  fanfarev1.ErrorReason_ERROR_REASON_PUBLISH_QUEUE_FULL,
-			message: backlog.ErrPublishQueueFull.Error(),
-			retryIn: retryQueue,
+		f := &failure{
+			code:    known.code,
+			reason:  known.reason,
+			message: cmp.Or(known.message, known.sentinel.Error()),
+			retryIn: known.retryIn,
 		}
-	case errors.Is(err, backlog.ErrNotificationQueueFull):
-		return &failure{
-			code:    codes.ResourceExhausted,
-			reason:  fanfarev1.ErrorReason_ERROR_REASON_NOTIFICATION_QUEUE_FULL,
-			message: backlog.ErrNotificationQueueFull.Error(),
-			retryIn: retryNotify,
-			cause:   causeOf(err, backlog.ErrNotificationQueueFull),
+		if !known.expected {
+			f.cause = causeOf(err, known.sentinel, f.message)
 		}
-	case errors.Is(err, backlog.ErrUnavailable), errors.Is(err, backlog.ErrOtherServer):
-		return &failure{
-			code:    codes.Unavailable,
-			reason:  fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE,
-			message: backlog.ErrUnavailable.Error() + "; nothing was stored",
-			retryIn: retryStore,
-			cause:   causeOf(err, backlog.ErrUnavailable),
-		}
-	case errors.Is(err, hub.ErrNotListening):
-		return &failure{
-			code:    codes.Unavailable,
-			reason:  fanfarev1.ErrorReason_ERROR_REASON_NOT_LISTENING,
-			message: "the server's listener is not connected; try again, on any replica",
-			retryIn: retryListener,
-			cause:   err,
-		}
+		return f
 	}
 	return nil
 }
 
-// causeOf is what err says beyond the sentinel, whose text the message of the
-// failure repeats; nil if that is nothing.
-func causeOf(err, sentinel error) error {
-	text := strings.ReplaceAll(err.Error(), sentinel.Error()+": ", "")
-	if text = strings.TrimSuffix(text, sentinel.Error()); text == "" {
+// causeOf is what err says beyond the message of its failure, which usually
+// repeats the sentinel; nil if that is nothing.
+func causeOf(err, sentinel error, message string) error {
+	repeated := sentinel.Error()
+	if !strings.HasPrefix(message, repeated) {
+		return err
+	}
+	text := strings.ReplaceAll(err.Error(), repeated+": ", "")
+	if text = strings.TrimSuffix(text, repeated); text == "" {
 		return nil
 	}
 	return errors.New(strings.TrimSuffix(text, ": "))
@@ -270,7 +301,7 @@ func drainingFailure(retryIn time.Duration) *failure {
 	return &failure{
 		code:    codes.Unavailable,
 		reason:  fanfarev1.ErrorReason_ERROR_REASON_DRAINING,
-		message: "the server is going away; go on with another replica",
+		message: "the server is going away; go on with another replica, or with this one when it is back",
 		retryIn: retryIn,
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
@@ -48,6 +49,8 @@ func TestFailureOf(t *testing.T) {
 		"other server":       {err: wrapped(backlog.ErrOtherServer), code: codes.Unavailable, reason: "STORE_UNAVAILABLE", retry: true},
 		"queue full":         {err: wrapped(backlog.ErrPublishQueueFull), code: codes.ResourceExhausted, reason: "PUBLISH_QUEUE_FULL", retry: true},
 		"notification queue": {err: wrapped(backlog.ErrNotificationQueueFull), code: codes.ResourceExhausted, reason: "NOTIFICATION_QUEUE_FULL", retry: true},
+		"disk full":          {err: wrapped(backlog.ErrDiskFull), code: codes.ResourceExhausted, reason: "DISK_FULL", retry: true},
+		"too many policies":  {err: backlog.ErrTooManyPolicies, code: codes.ResourceExhausted, reason: "LIMIT_REACHED"},
 		"not listening":      {err: wrapped(hub.ErrNotListening), code: codes.Unavailable, reason: "NOT_LISTENING", retry: true},
 		"cancelled":          {err: context.Canceled, code: codes.Canceled},
 		"deadline":           {err: context.DeadlineExceeded, code: codes.DeadlineExceeded},
@@ -67,7 +70,7 @@ func TestFailureOf(t *testing.T) {
 			if strings.Contains(st.String(), "10.0.0.7") || strings.Contains(f.item().String(), "10.0.0.7") {
 				t.Errorf("a driver's text reaches the client: %s", st)
 			}
-			if strings.Contains(test.err.Error(), driverText) && f.cause == nil && test.code != codes.ResourceExhausted {
+			if strings.Contains(test.err.Error(), driverText) && f.cause == nil && test.reason != "PUBLISH_QUEUE_FULL" {
 				t.Error("the cause is not kept for the log")
 			}
 			var got struct {
@@ -120,6 +123,33 @@ func TestWordsOfAnUnavailableStore(t *testing.T) {
 		}
 		if got := c.f.Error(); got != c.log {
 			t.Errorf("the log says %q, want %q", got, c.log)
+		}
+	}
+}
+
+// Whoever closes a stream has no idempotency key to retry with, and a blind
+// retry could close the numbering after.
+func TestWordsOfACloseWithUnknownOutcome(t *testing.T) {
+	s := testServer(t, &fakeStore{err: wrapped(backlog.ErrOutcomeUnknown)})
+	_, err := s.CloseStream(t.Context(), &fanfarev1.CloseStreamRequest{Channel: "c"})
+	st := status.Convert(err)
+	if st.Code() != codes.Unknown || !strings.Contains(st.Message(), "expected_epoch") || strings.Contains(st.Message(), "publish") {
+		t.Errorf("a client is told %s: %s", st.Code(), st.Message())
+	}
+}
+
+// An embedded store has neither a listener nor a database server. Only the error
+// that no other store than PostgreSQL has may name what it has.
+func TestMessagesFitEveryStore(t *testing.T) {
+	for _, known := range storeFailures {
+		if known.sentinel == backlog.ErrNotificationQueueFull {
+			continue
+		}
+		message := storeFailure(known.sentinel).message
+		for _, foreign := range []string{"listener", "database", "PostgreSQL", "connect"} {
+			if strings.Contains(message, foreign) {
+				t.Errorf("%s is told as %q", reasonName(known.reason), message)
+			}
 		}
 	}
 }

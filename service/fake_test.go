@@ -2,8 +2,10 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +17,9 @@ import (
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
+
+// fakeEpoch is the epoch of every stream of a fakeStore.
+const fakeEpoch = 1
 
 // fakeStore numbers publications in memory. Tests of what a store does use a
 // real one; this one fails and waits on command.
@@ -28,9 +33,12 @@ type fakeStore struct {
 	// answer, if not nil, decides the outcome of a publication and when done is
 	// called.
 	answer func(ctx context.Context, p backlog.Publication, done func(backlog.Outcome, error))
-	// err, if not nil, is what reads, lists, pings and batches return.
-	err     error
-	streams []backlog.StreamState
+	// err, if not nil, is what everything but Submit returns.
+	err      error
+	streams  []backlog.StreamState
+	policies []backlog.Policy
+	// policySet, if not nil, is called when a policy has been set.
+	policySet func()
 }
 
 func (s *fakeStore) Submit(ctx context.Context, p backlog.Publication, done func(backlog.Outcome, error)) {
@@ -52,7 +60,7 @@ func (s *fakeStore) number(p backlog.Publication) backlog.Outcome {
 		s.heads = map[backlog.StreamName]uint64{}
 	}
 	s.heads[p.Stream]++
-	return backlog.Outcome{Position: backlog.Position{Epoch: 1, Sequence: s.heads[p.Stream]}}
+	return backlog.Outcome{Position: backlog.Position{Epoch: fakeEpoch, Sequence: s.heads[p.Stream]}}
 }
 
 func (s *fakeStore) submissions() []backlog.Publication {
@@ -72,15 +80,107 @@ func (s *fakeStore) PublishBatch(_ context.Context, batch []backlog.Publication)
 	return out, nil
 }
 
+func (s *fakeStore) CloseStream(context.Context, backlog.StreamName, *uint64) (backlog.CloseOutcome, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return backlog.CloseOutcome{AlreadyClosed: true}, s.err
+}
+
+// Load knows the heads, and the bounds that the policies set.
 func (s *fakeStore) Load(_ context.Context, _ uint64, requests []backlog.LoadRequest) (backlog.LoadResult, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.err != nil {
 		return backlog.LoadResult{}, s.err
 	}
 	loaded := make([]backlog.Loaded, len(requests))
 	for i, r := range requests {
-		loaded[i].State.Stream = r.Stream
+		loaded[i] = s.loadLocked(r)
 	}
-	return backlog.LoadResult{Streams: loaded}, nil
+	return backlog.LoadResult{Now: time.Now(), Streams: loaded}, nil
+}
+
+func (s *fakeStore) loadLocked(r backlog.LoadRequest) backlog.Loaded {
+	l := backlog.Loaded{State: s.stateLocked(r.Stream)}
+	head := l.State.Head.Sequence
+	first := max(r.After, head-min(head, uint64(r.MaxFrames)))
+	l.Before, l.Frames = s.positionLocked(r.Stream, first), s.framesLocked(r.Stream, first, head)
+	for _, sequence := range r.Verify {
+		l.Verified = append(l.Verified, s.positionLocked(r.Stream, sequence))
+	}
+	return l
+}
+
+func (s *fakeStore) ReadPage(_ context.Context, _ uint64, r backlog.PageRequest) (backlog.Page, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return backlog.Page{}, s.err
+	}
+	last := min(s.heads[r.Stream], r.After.Sequence+uint64(r.MaxFrames))
+	return backlog.Page{State: s.stateLocked(r.Stream), Frames: s.framesLocked(r.Stream, r.After.Sequence, last)}, nil
+}
+
+func (s *fakeStore) stateLocked(stream backlog.StreamName) backlog.StreamState {
+	head, exists := s.heads[stream]
+	if !exists {
+		return backlog.StreamState{Stream: stream}
+	}
+	bounds := backlog.BoundsOf(s.policies, stream.Channel, false)
+	return backlog.StreamState{
+		Stream:       stream,
+		Exists:       true,
+		OwnEpoch:     fakeEpoch,
+		Head:         s.positionLocked(stream, head),
+		Base:         s.positionLocked(stream, head-min(head, bounds.Backlog)),
+		Backlog:      bounds.Backlog,
+		RetentionAge: bounds.RetentionAge,
+	}
+}
+
+// framesLocked returns the frames after one sequence up to another.
+func (s *fakeStore) framesLocked(stream backlog.StreamName, after, last uint64) []backlog.Frame {
+	var frames []backlog.Frame
+	for after < last {
+		after++
+		frames = append(frames, backlog.Frame{Position: s.positionLocked(stream, after), Created: time.Now()})
+	}
+	return frames
+}
+
+// positionLocked has epoch 0 beyond the head.
+func (s *fakeStore) positionLocked(stream backlog.StreamName, sequence uint64) backlog.Position {
+	if sequence > s.heads[stream] {
+		return backlog.Position{Sequence: sequence}
+	}
+	return backlog.Position{Epoch: fakeEpoch, Sequence: sequence}
+}
+
+func (s *fakeStore) SetPolicy(_ context.Context, p backlog.Policy) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	s.policies = slices.DeleteFunc(s.policies, func(old backlog.Policy) bool {
+		return backlog.ComparePolicies(old, p) == 0
+	})
+	if p.Sets() {
+		s.policies = append(s.policies, p)
+	}
+	if s.policySet != nil {
+		s.policySet()
+	}
+	return nil
+}
+
+func (s *fakeStore) Policies(context.Context) ([]backlog.Policy, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return nil, s.err
+	}
+	return slices.SortedFunc(slices.Values(s.policies), backlog.ComparePolicies), nil
 }
 
 func (s *fakeStore) ListStreams(_ context.Context, channel string, after backlog.StreamName, limit int) ([]backlog.StreamState, error) {
@@ -108,6 +208,14 @@ func (s *fakeStore) setErr(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
+}
+
+// hangingStore never answers a ping.
+type hangingStore struct{ fakeStore }
+
+func (*hangingStore) Ping(ctx context.Context) error {
+	<-ctx.Done()
+	return fmt.Errorf("ping: %w", ctx.Err())
 }
 
 // fakeBus listens or not, as told.

@@ -43,15 +43,21 @@ func (s *Server) CloseStream(ctx context.Context, req *fanfarev1.CloseStreamRequ
 	if err != nil {
 		return nil, failureOf(err)
 	}
-	if req.GetExpectedEpoch() > backlog.MaxPositionValue {
-		return nil, failureOf(&backlog.LimitError{Field: "expected_epoch", Message: "must be below 2^63"})
+	if err := backlog.ValidateClose(stream, req.ExpectedEpoch); err != nil {
+		return nil, failureOf(err)
 	}
 	outcome, err := s.store.CloseStream(ctx, stream, req.ExpectedEpoch)
 	if err != nil {
-		return nil, failureOf(err)
+		return nil, closeFailureOf(err)
 	}
 	return &fanfarev1.CloseStreamResponse{
 		Last:          positionProto(outcome.Last),
 		AlreadyClosed: outcome.AlreadyClosed,
 	}, nil
+}
+
+// closeFailureOf is failureOf for CloseStream.
+func closeFailureOf(err error) *failure {
+	return failureOf(err).saying(fanfarev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN,
+		"the stream may or may not have been closed; closing it again is safe with expected_epoch")
 }

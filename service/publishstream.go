@@ -174,7 +174,7 @@ func (p *pipeline) refused(number uint64, weight int64, err error) answer {
 }
 
 // logCause logs what the client is not told, at most once a second: while a
-// database is away every frame has the same cause.
+// store is away every frame has the same cause.
 func (p *pipeline) logCause(f *failure) {
 	if f.cause == nil {
 		return

@@ -20,7 +20,6 @@ import (
 const (
 	maxPageFrames      = 1000
 	maxPageBytes       = 1 << 20 // encoded; a single frame may be larger
-	maxListPage        = 1000
 	defaultListPage    = 100
 	maxReadFramesTries = 3
 )
@@ -192,8 +191,8 @@ func listStart(req *fanfarev1.ListStreamsRequest) (after backlog.StreamName, siz
 			return after, 0, err
 		}
 	}
-	if req.GetPageSize() > maxListPage {
-		return after, 0, &backlog.LimitError{Field: "page_size", Message: fmt.Sprintf("must be 0 to %d", maxListPage)}
+	if req.GetPageSize() > backlog.MaxListedStreams {
+		return after, 0, &backlog.LimitError{Field: "page_size", Message: fmt.Sprintf("must be 0 to %d", backlog.MaxListedStreams)}
 	}
 	size = cmp.Or(int(req.GetPageSize()), defaultListPage)
 	if req.GetPageToken() == "" {

@@ -74,11 +74,16 @@ func (s *Server) publication(path string, f *fanfarev1.NewFrame) (backlog.Public
 	if f.ExpectedSequence != nil {
 		p.Expected = &backlog.Expectation{Sequence: f.GetExpectedSequence(), Epoch: f.ExpectedEpoch}
 	}
-	err := checkPublication(f, &p, s.cfg.MaxFrameBytes)
-	if limit, ok := err.(*backlog.LimitError); ok { //nolint:errorlint // made here, never wrapped
-		return p, &backlog.LimitError{Field: path + "." + limit.Field, Message: limit.Message}
+	return p, within(path, checkPublication(f, &p, s.cfg.MaxFrameBytes))
+}
+
+// within says that the field at fault is one of the message at path. Errors that
+// name no field stay as they are.
+func within(path string, err error) error {
+	if limit, ok := err.(*backlog.LimitError); ok { //nolint:errorlint // never wrapped
+		return &backlog.LimitError{Field: path + "." + limit.Field, Message: limit.Message}
 	}
-	return p, err
+	return err
 }
 
 func checkPublication(f *fanfarev1.NewFrame, p *backlog.Publication, maxFrameBytes int) error {
