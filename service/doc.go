@@ -24,8 +24,8 @@
 //
 // # Lifecycle
 //
-// New starts nothing. Run keeps the health service's readiness and blocks.
-// Drain ends serving and returns when every goroutine of every call has ended,
-// or names what has not. The package opens no socket and no database
-// connection.
+// New starts nothing. Run keeps readiness, which the health service and /healthz
+// tell, and blocks. Drain ends serving and returns when every goroutine of every
+// call has ended, or an error if some have not. The package opens no socket and
+// no connection to a store.
 package service

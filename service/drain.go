@@ -26,7 +26,7 @@ var ErrDrainIncomplete = errors.New("calls are still running after their connect
 //  3. At the end of the grace period connections are closed.
 //
 // When ctx ends, what is left of the delay and of the grace period is skipped.
-// The store, the hub and the listener must run until Drain has returned. It is
+// The store, the hub and the bus must run until Drain has returned. It is
 // called once.
 func (s *Server) Drain(ctx context.Context, g *grpc.Server) error {
 	s.health.drain()

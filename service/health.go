@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -15,16 +16,23 @@ import (
 
 // LivenessService is the name under which the health service says SERVING while
 // the process runs. Probes that restart the process must use it: readiness
-// depends on the database, and restarting every replica does not bring that
-// back.
+// depends on the store, and restarting every replica does not bring that back.
 const LivenessService = "liveness"
 
+// Kinds of buses, for [Config.BusKind].
 const (
-	// outageTolerance is for how long the store or the listener may be away
-	// before readiness is withdrawn: a reconnect must not move all clients.
+	// BusPostgreSQL is a listener connection.
+	BusPostgreSQL = "postgresql"
+	// BusInProcess is that of an embedded store.
+	BusInProcess = "in-process"
+)
+
+const (
+	// outageTolerance is for how long the store or the bus may be away before
+	// readiness is withdrawn: a reconnect must not move all clients.
 	outageTolerance = time.Second
-	// listenerInterval is how often the bus is looked at, in memory.
-	listenerInterval = 100 * time.Millisecond
+	// busInterval is how often the bus is looked at, in memory.
+	busInterval = 100 * time.Millisecond
 	// pingInterval is how often the store is asked while it answers,
 	// pingRetryInterval while it does not: short enough to see within
 	// outageTolerance that a blip is over.
@@ -33,111 +41,163 @@ const (
 	pingTimeout       = 2 * time.Second
 )
 
-// healthService is grpc.health.v1 with readiness under "" and the name of
-// FanfareService, and liveness under LivenessService.
+// healthService judges readiness, in one place for everybody who asks:
+// grpc.health.v1, with readiness under "" and the name of FanfareService and
+// liveness under LivenessService, and /healthz.
 type healthService struct {
 	*health.Server
 
 	ping func(context.Context) error
 	// listening returns the number of the current listening, 0 for none.
 	listening func() uint64
-	// listenerChanged is signalled when the listening was seen to change.
-	listenerChanged *broadcast
-	logger          *slog.Logger
+	// busKind is one of the kinds of buses.
+	busKind string
+	// listeningChanged is signalled when the listening was seen to change.
+	listeningChanged *broadcast
+	logger           *slog.Logger
+	started          time.Time
 
-	mu       sync.Mutex // guards what follows
-	store    condition
-	listener condition
-	serving  bool
-	draining bool
+	mu    sync.Mutex // guards what follows
+	state healthState
+}
+
+// healthState is what is known at one moment.
+type healthState struct {
+	// ready is the verdict; since is when it or draining became what it is.
+	ready, draining bool
+	since           time.Time
+	store, bus      condition
 }
 
 // condition is whether something readiness depends on is well.
 type condition struct {
-	// known is false until it was first seen well.
-	known bool
-	// since is when it was first seen away; zero while it is well.
+	// fault says why it is not; nil if it is.
+	fault *failure
+	// since is when it was first seen as it is.
 	since time.Time
-	// cause is for the log.
-	cause string
 }
 
-func (c *condition) well() { *c = condition{known: true} }
+func (c *condition) well(since time.Time) {
+	if c.fault != nil {
+		*c = condition{since: since}
+	}
+}
 
-func (c *condition) away(since time.Time, cause string) {
-	if c.since.IsZero() {
+func (c *condition) away(since time.Time, fault *failure) {
+	if c.fault == nil {
 		c.since = since
 	}
-	c.cause = cause
+	c.fault = fault
 }
+
+func (c *condition) isWell() bool { return c.fault == nil }
 
 // tolerable reports whether a server that is ready may stay so.
 func (c *condition) tolerable(now time.Time) bool {
-	return c.known && (c.since.IsZero() || now.Sub(c.since) < outageTolerance)
+	return c.isWell() || now.Sub(c.since) < outageTolerance
 }
 
-// good reports whether a server that is not ready may become so.
-func (c *condition) good() bool { return c.known && c.since.IsZero() }
+// String is for the log.
+func (c *condition) String() string {
+	if c.isWell() {
+		return "well"
+	}
+	return c.fault.Error()
+}
 
-func newHealthService(ping func(context.Context) error, listening func() uint64, logger *slog.Logger) *healthService {
+func newHealthService(ping func(context.Context) error, listening func() uint64, busKind string, logger *slog.Logger) *healthService {
+	now := time.Now()
 	h := &healthService{
-		Server:          health.NewServer(),
-		ping:            ping,
-		listening:       listening,
-		listenerChanged: newBroadcast(),
-		logger:          logger,
+		Server:           health.NewServer(),
+		ping:             ping,
+		listening:        listening,
+		busKind:          busKind,
+		listeningChanged: newBroadcast(),
+		logger:           logger,
+		started:          now,
+	}
+	h.state = healthState{
+		since: now,
+		store: condition{since: now, fault: &failure{message: "the store has not answered yet"}},
+		bus:   condition{since: now, fault: h.notListening()},
 	}
 	h.SetServingStatus(LivenessService, grpc_health_v1.HealthCheckResponse_SERVING)
-	h.publish(false)
+	h.publishLocked()
 	return h
 }
 
-// run observes the store and the listener until ctx ends.
+// notListening is the fault of a bus without a listening.
+func (h *healthService) notListening() *failure {
+	if h.busKind == BusInProcess {
+		return &failure{message: "the in-process bus does not run"}
+	}
+	return &failure{message: "the listener is not connected"}
+}
+
+// current returns what is known.
+func (h *healthService) current() healthState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state
+}
+
+// run observes the store and the bus until ctx ends.
 func (h *healthService) run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { h.watchStore(ctx); return nil })
-	g.Go(func() error { h.watchListener(ctx); return nil })
+	g.Go(func() error { h.watchBus(ctx); return nil })
 	return g.Wait()
 }
 
 func (h *healthService) watchStore(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
-		err := h.ping(pingCtx)
-		cancel()
+		err := h.askStore(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		wait := pingInterval
-		h.observe(func() {
+		h.observe(func(s *healthState) {
 			if err == nil {
-				h.store.well()
+				s.store.well(time.Now())
 				return
 			}
 			wait = pingRetryInterval
-			h.store.away(began, err.Error())
+			s.store.away(began, readFailureOf(err))
 		})
 		sleep(ctx, wait)
 	}
 }
 
-func (h *healthService) watchListener(ctx context.Context) {
+func (h *healthService) askStore(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	err := h.ping(ctx)
+	if err != nil && ctx.Err() != nil {
+		return &failure{message: fmt.Sprintf("the store does not answer within %s", pingTimeout), cause: err}
+	}
+	return err
+}
+
+func (h *healthService) watchBus(ctx context.Context) {
 	var before uint64
 	for ctx.Err() == nil {
 		listening := h.listening()
-		if listening != before {
-			before = listening
-			h.listenerChanged.signal()
-		}
-		h.observe(func() {
-			if listening != 0 {
-				h.listener.well()
-			} else {
-				h.listener.away(time.Now(), "the listener is not connected")
+		changed := listening != before
+		before = listening
+		h.observe(func(s *healthState) {
+			switch {
+			case listening == 0:
+				s.bus.away(time.Now(), h.notListening())
+			case changed:
+				// Also from one listening to the next: since is when the current one began.
+				s.bus = condition{since: time.Now()}
 			}
 		})
-		sleep(ctx, listenerInterval)
+		if changed {
+			h.listeningChanged.signal()
+		}
+		sleep(ctx, busInterval)
 	}
 }
 
@@ -151,44 +211,56 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // observe records what was seen and publishes readiness if that changes it.
-func (h *healthService) observe(record func()) {
+func (h *healthService) observe(record func(s *healthState)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	record()
-	if h.draining {
+	s := &h.state
+	record(s)
+	if s.draining {
 		return
 	}
 	now := time.Now()
-	ready := h.store.good() && h.listener.good()
-	if h.serving {
-		ready = h.store.tolerable(now) && h.listener.tolerable(now)
+	ready := s.store.isWell() && s.bus.isWell()
+	if s.ready {
+		// Both have been well before.
+		ready = s.store.tolerable(now) && s.bus.tolerable(now)
 	}
-	if ready == h.serving {
+	if ready == s.ready {
 		return
 	}
-	h.serving = ready
+	s.ready, s.since = ready, now
 	if ready {
 		h.logger.Info("ready")
 	} else {
-		h.logger.Warn("not ready", "store", h.store.cause, "listener", h.listener.cause)
+		h.logger.Warn("not ready", "store", s.store.String(), "channel", s.bus.String())
 	}
-	h.publish(ready)
+	h.publishLocked()
 }
 
 // drain withdraws readiness for good. Liveness stays.
 func (h *healthService) drain() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.draining = true
-	h.serving = false
-	h.publish(false)
+	h.state.ready, h.state.draining, h.state.since = false, true, time.Now()
+	h.publishLocked()
 }
 
-func (h *healthService) publish(ready bool) {
+func (h *healthService) publishLocked() {
 	status := grpc_health_v1.HealthCheckResponse_NOT_SERVING
-	if ready {
+	if h.state.ready {
 		status = grpc_health_v1.HealthCheckResponse_SERVING
 	}
 	h.SetServingStatus("", status)
 	h.SetServingStatus(fanfarev1.FanfareService_ServiceDesc.ServiceName, status)
+}
+
+// faults says in our words what is not well, and nothing that a driver said.
+func (s *healthState) faults() []string {
+	faults := []string{}
+	for _, c := range []condition{s.store, s.bus} {
+		if !c.isWell() {
+			faults = append(faults, c.fault.message)
+		}
+	}
+	return faults
 }

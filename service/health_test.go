@@ -24,16 +24,21 @@ type healthWorld struct {
 func inHealthWorld(t *testing.T, test func(w *healthWorld)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &healthWorld{t: t, store: &fakeStore{}, bus: &fakeBus{}}
-		w.healthService = newHealthService(w.store.Ping, func() uint64 { return w.bus.Current().Number }, slog.New(slog.DiscardHandler))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.run(ctx) }()
-		test(w)
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		w.healthService = newHealthService(w.store.Ping, func() uint64 { return w.bus.Current().Number }, BusPostgreSQL, slog.New(slog.DiscardHandler))
+		w.running(func() { test(w) })
 	})
+}
+
+// running runs the health service while f does.
+func (w *healthWorld) running(f func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.run(ctx) }()
+	f()
+	cancel()
+	if err := <-done; err != nil {
+		w.t.Error(err)
+	}
 }
 
 // after lets time pass.

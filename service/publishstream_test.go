@@ -257,8 +257,7 @@ func TestDrainEndsHealthWatchers(t *testing.T) {
 	s.cfg.DrainDelay = 50 * time.Millisecond
 	s.cfg.DrainGrace = time.Minute
 	_, conn, g := serve(t, s)
-	s.health.serving = true
-	s.health.publish(true)
+	makeReady(s, time.Now())
 	watch, err := grpc_health_v1.NewHealthClient(conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,12 @@ type Config struct {
 	// DrainGrace is how long Drain then waits for calls to end. Subscriptions are
 	// told to go at moments spread over its first two thirds. 0: 15 s.
 	DrainGrace time.Duration
+	// BusKind is what the bus is: BusPostgreSQL or BusInProcess. Operators are told
+	// by it what to look at. Empty: BusPostgreSQL.
+	BusKind string
+	// Version and Instance are told by /healthz: what runs, and which of several.
+	// Empty: not told.
+	Version, Instance string
 }
 
 func (c Config) withDefaults() Config {
@@ -47,6 +53,7 @@ func (c Config) withDefaults() Config {
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 10_000)
 	c.DrainDelay = max(0, cmp.Or(c.DrainDelay, 5*time.Second))
 	c.DrainGrace = cmp.Or(c.DrainGrace, 15*time.Second)
+	c.BusKind = cmp.Or(c.BusKind, BusPostgreSQL)
 	return c
 }
 
@@ -81,7 +88,7 @@ func New(store backlog.Store, h *hub.Hub, bus hub.Bus, cfg Config) *Server {
 		logger: cfg.Logger,
 		ending: make(chan struct{}),
 	}
-	s.health = newHealthService(store.Ping, s.listening, cfg.Logger)
+	s.health = newHealthService(store.Ping, s.listening, cfg.BusKind, cfg.Logger)
 	return s
 }
 

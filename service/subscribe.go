@@ -41,8 +41,8 @@ func (s *Server) Subscribe(req *fanfarev1.SubscribeRequest, stream fanfarev1.Fan
 // deliver subscribes and sends what the subscription has until it ends.
 func (s *Server) deliver(ctx context.Context, w *writer, closing context.Context, name backlog.StreamName, start hub.Start) error {
 	// Taken before the acknowledgement, so that no change after it is missed.
-	listenerChanged := s.health.listenerChanged.next()
-	// closing ends with ctx, too; a wait for the listener must not outlast either.
+	listeningChanged := s.health.listeningChanged.next()
+	// closing ends with ctx, too; a wait for a listening must not outlast either.
 	sub, err := s.hub.Subscribe(closing, name, start)
 	if err != nil {
 		if closing.Err() != nil && ctx.Err() == nil {
@@ -57,12 +57,12 @@ func (s *Server) deliver(ctx context.Context, w *writer, closing context.Context
 		return failureOf(err)
 	}
 	d := &delivery{
-		server:          s,
-		sub:             sub,
-		w:               w,
-		wake:            make(chan struct{}, 1),
-		listenerChanged: listenerChanged,
-		listening:       s.listening(),
+		server:           s,
+		sub:              sub,
+		w:                w,
+		wake:             make(chan struct{}, 1),
+		listeningChanged: listeningChanged,
+		listening:        s.listening(),
 	}
 	sub.SetWake(d.wakeUp)
 	return d.loop(ctx, closing)
@@ -76,10 +76,10 @@ type delivery struct {
 	w      *writer
 	// wake holds one token: that the subscription may have something.
 	wake chan struct{}
-	// listenerChanged is closed when the listener has come or gone; listening is
+	// listeningChanged is closed when a listening has begun or ended; listening is
 	// the number of the listening that the client knows of.
-	listenerChanged <-chan struct{}
-	listening       uint64
+	listeningChanged <-chan struct{}
+	listening        uint64
 }
 
 // wakeUp is called by the hub, which must not be blocked.
@@ -105,7 +105,7 @@ func (d *delivery) loop(ctx, closing context.Context) error {
 		}
 		select {
 		case <-d.wake:
-		case <-d.listenerChanged:
+		case <-d.listeningChanged:
 			if err := d.sendStatus(); err != nil {
 				return endOf(ctx, err)
 			}
@@ -145,10 +145,10 @@ func (d *delivery) sendReady(closing context.Context) (sent bool, err error) {
 	return sent, nil
 }
 
-// sendStatus tells that the listener was lost or is back. Of an outage that was
+// sendStatus tells that the server listens no more, or again. Of an outage that was
 // over before anybody looked only the end is told.
 func (d *delivery) sendStatus() error {
-	d.listenerChanged = d.server.health.listenerChanged.next()
+	d.listeningChanged = d.server.health.listeningChanged.next()
 	listening := d.server.listening()
 	if listening == d.listening {
 		return nil

@@ -1,0 +1,112 @@
+package service
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// HTTPHandler serves, for probes and for people:
+//
+//   - GET /healthz: readiness, the same verdict as the health service's, as JSON;
+//     200 if ready, else 503. It is answered from memory.
+//   - GET /livez: 200 while the process runs.
+//
+// It never says what a driver said. Whoever serves it on a loopback address
+// without authentication wraps it with [LoopbackOnly].
+func (s *Server) HTTPHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", s.serveHealthz)
+	mux.HandleFunc("GET /livez", serveLivez)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A cached answer would be one about the past.
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// healthz is the document of /healthz. Times are in UTC.
+type healthz struct {
+	// Status is "ready" or "not ready", Since when that or Draining became so.
+	Status string    `json:"status"`
+	Since  time.Time `json:"since"`
+	// Reasons say why it is not ready; none if it is.
+	Reasons  []string       `json:"reasons"`
+	Draining bool           `json:"draining"`
+	Channel  healthzChannel `json:"channel"`
+	Store    healthzStore   `json:"store"`
+	Version  string         `json:"version,omitempty"`
+	Instance string         `json:"instance,omitempty"`
+	Started  time.Time      `json:"started"`
+	// Now is this machine's clock, which the other times are by.
+	Now time.Time `json:"now"`
+}
+
+type healthzChannel struct {
+	// Kind is BusPostgreSQL or BusInProcess.
+	Kind      string    `json:"kind"`
+	Listening bool      `json:"listening"`
+	Since     time.Time `json:"since"`
+}
+
+type healthzStore struct {
+	Answering bool      `json:"answering"`
+	Since     time.Time `json:"since"`
+}
+
+func (s *Server) serveHealthz(w http.ResponseWriter, _ *http.Request) {
+	state := s.health.current()
+	status := http.StatusServiceUnavailable
+	if state.ready {
+		status = http.StatusOK
+	}
+	writeJSON(w, status, s.healthz(&state))
+}
+
+func (s *Server) healthz(state *healthState) healthz {
+	status, reasons := "ready", []string{}
+	if !state.ready {
+		status, reasons = "not ready", state.faults()
+	}
+	if state.draining {
+		reasons = append(reasons, "the server is draining")
+	}
+	return healthz{
+		Status:   status,
+		Since:    inDocument(state.since),
+		Reasons:  reasons,
+		Draining: state.draining,
+		Channel:  healthzChannel{Kind: s.cfg.BusKind, Listening: state.bus.isWell(), Since: inDocument(state.bus.since)},
+		Store:    healthzStore{Answering: state.store.isWell(), Since: inDocument(state.store.since)},
+		Version:  s.cfg.Version,
+		Instance: s.cfg.Instance,
+		Started:  inDocument(s.health.started),
+		Now:      inDocument(time.Now()),
+	}
+}
+
+func inDocument(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+
+func serveLivez(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, struct {
+		Status string `json:"status"`
+	}{"alive"})
+}
+
+// writeJSON writes a document of this file, indented for people.
+func writeJSON(w http.ResponseWriter, status int, document any) {
+	body, err := json.MarshalIndent(document, "", "  ")
+	if err != nil {
+		// Only for years beyond 9999.
+		http.Error(w, "the document cannot be written", http.StatusInternalServerError)
+		return
+	}
+	body = append(body, '\n')
+	w.Header().Set("Content-Type", "application/json")
+	// So that HEAD has it, too.
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client has gone
+}
