@@ -5,89 +5,85 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
-	"time"
+	"sync/atomic"
 
 	"github.com/gofrs/flock"
-	_ "modernc.org/sqlite"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
-// MemoryPath is the path of a database that is gone when its store is closed.
-const MemoryPath = ":memory:"
-
-// Config is what a store needs. The zero value of each field but Path is its
-// default.
-type Config struct {
-	// Path is the database's file, which is created if it is missing; its
-	// directory must exist. MemoryPath keeps everything in memory.
-	Path string
-	// Backlog, if not nil, is stored as the default backlog.
-	Backlog *int64
-	// MaxFrameBytes bounds a payload. 0: what the file's settings say, 1 MiB in a
-	// new one.
-	MaxFrameBytes int
-	// MaxBatchFrames and MaxBatchBytes cut a transaction, which carries at least
-	// one publication whatever its size. Defaults: 512 frames, 1 MiB.
-	MaxBatchFrames int
-	MaxBatchBytes  int64
-	// MaxQueuedFrames and MaxQueuedBytes bound what has been submitted and is not
-	// yet finished. Defaults: 10,000 frames, 64 MiB.
-	MaxQueuedFrames int
-	MaxQueuedBytes  int64
-	// MaxAnnouncedBytes bounds what has been committed and the hub has not been
-	// told of yet; commits wait while it is more. Default 16 MiB.
-	MaxAnnouncedBytes int64
-	// ReadConns is how many reads run at a time. Default 4.
-	ReadConns int
-	// JanitorInterval is how long the janitor rests between sweeps. Default 30 s.
-	JanitorInterval time.Duration
-	// Logger gets what operators should know; nil: nothing is logged.
-	Logger *slog.Logger
-}
-
 // Store is a backlog.Store on SQLite. Open makes one.
 type Store struct {
 	cfg    Config
-	lock   *flock.Flock
-	writer *sql.DB
-	reader *sql.DB // the writer itself in memory
-	bus    *Bus
+	logger *slog.Logger
+	// path is the file's, absolute and without symbolic links; empty in memory.
+	path string
+	lock *flock.Flock // nil in memory
+	// writer has one connection, and whoever has it may write. reader is for
+	// everybody else; in memory it is the writer itself, since another connection
+	// would have a database of its own.
+	writer, reader *sql.DB
+	bus            *Bus
+	// origin is the store's: random, 62 bits, not 0.
+	origin uint64
+	// clock gives the times that are stored, and tells what is how old.
+	clock         *clock
+	maxFrameBytes int
+
+	committer *committer
+	// checkpoints keeps the write-ahead log short.
+	checkpoints checkpoints
+	// reading is what the reading half keeps: prepared statements and policies.
+	// Its zero value works.
+	reading reading
+	started atomic.Bool
 }
 
 var _ backlog.Store = (*Store)(nil)
 
-var errTODO = errors.New("not there yet")
-
-// Open opens a file.
-func Open(ctx context.Context, cfg Config) (*Store, error) { return nil, errTODO }
-
 // MaxFrameBytes is the limit of a payload: the configured one or the file's.
-func (s *Store) MaxFrameBytes() int { return 0 }
+func (s *Store) MaxFrameBytes() int { return s.maxFrameBytes }
 
 // Bus is what tells the hub of commits.
 func (s *Store) Bus() *Bus { return s.bus }
 
-// Submit implements backlog.Store.
-func (s *Store) Submit(ctx context.Context, p backlog.Publication, done func(backlog.Outcome, error)) {
-	done(backlog.Outcome{}, errTODO)
+// Path is the database's file, absolute and without symbolic links, or
+// MemoryPath.
+func (s *Store) Path() string {
+	if s.cfg.inMemory() {
+		return MemoryPath
+	}
+	return s.path
 }
 
-// PublishBatch implements backlog.Store.
-func (s *Store) PublishBatch(ctx context.Context, batch []backlog.Publication) ([]backlog.Outcome, error) {
-	return nil, errTODO
+// Run implements backlog.Store. It returns nil after ctx has ended.
+func (s *Store) Run(ctx context.Context) error {
+	if s.started.Swap(true) {
+		return errors.New("the store's Run was called twice")
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.runCommitter(ctx) })
+	g.Go(func() error { return s.runJanitor(ctx) })
+	return g.Wait()
 }
 
-// CloseStream implements backlog.Store.
-func (s *Store) CloseStream(ctx context.Context, stream backlog.StreamName, epoch *uint64) (backlog.CloseOutcome, error) {
-	return backlog.CloseOutcome{}, errTODO
+// Close implements backlog.Store. It moves what the write-ahead log holds into
+// the database, and removes the log.
+func (s *Store) Close() {
+	// Errors have no reader here, and what was acknowledged is on the disk: an
+	// incomplete close costs the next Open a recovery.
+	if s.reader != nil && s.reader != s.writer {
+		_ = s.reader.Close()
+	}
+	if s.writer != nil {
+		if conn, err := s.writer.Conn(context.Background()); err == nil {
+			s.committer.closeStatements(conn)
+			_ = conn.Close()
+		}
+		_ = s.writer.Close()
+	}
+	if s.lock != nil {
+		unlockFile(s.lock)
+	}
 }
-
-// SetPolicy implements backlog.Store.
-func (s *Store) SetPolicy(ctx context.Context, p backlog.Policy) error { return errTODO }
-
-// Run implements backlog.Store.
-func (s *Store) Run(ctx context.Context) error { return errTODO }
-
-// Close implements backlog.Store.
-func (s *Store) Close() {}

@@ -1,0 +1,63 @@
+package sqlitebacklog
+
+import (
+	"errors"
+	"fmt"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// code returns SQLite's extended result code of err, 0 if it is not SQLite's.
+func code(err error) int {
+	var failed *sqlite.Error
+	if !errors.As(err, &failed) {
+		return 0
+	}
+	return failed.Code()
+}
+
+// primaryCode returns SQLite's result code of err without its extension.
+func primaryCode(err error) int { return code(err) & 0xff }
+
+// commitError is what COMMIT failed with, when everything before had succeeded.
+type commitError struct{ err error }
+
+func (e *commitError) Error() string { return "commit: " + e.err.Error() }
+func (e *commitError) Unwrap() error { return e.err }
+
+// writeError is what a transaction that did not succeed returns. Errors that are
+// not SQLite's are outcomes, and stay as they are.
+//
+// A transaction is on the disk once its last page, which carries the mark of the
+// commit, is in the write-ahead log and the log has been flushed. A disk that is
+// full fails a write, so that the mark is not there, or not whole. Any other
+// input or output error of a COMMIT may come from the flush: whether the mark
+// is on the disk is then unknown, until the next transaction has written over it
+// or a restart has found it.
+func writeError(what string, err error) error {
+	var atCommit *commitError
+	switch primaryCode(err) {
+	case 0:
+		return err
+	case sqlite3.SQLITE_FULL:
+		return fmt.Errorf("%w: %s: %w", backlog.ErrDiskFull, what, err)
+	case sqlite3.SQLITE_IOERR:
+		if errors.As(err, &atCommit) {
+			return fmt.Errorf("%w: %s: %w", backlog.ErrOutcomeUnknown, what, err)
+		}
+	}
+	return fmt.Errorf("%w: %s: %w", backlog.ErrUnavailable, what, err)
+}
+
+// isAboutData reports whether a transaction failed for a reason that may lie in
+// what one of its publications contains or touches.
+func isAboutData(err error) bool {
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
+		return true
+	}
+	return false
+}
