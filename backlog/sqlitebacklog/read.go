@@ -2,27 +2,128 @@ package sqlitebacklog
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"os"
 
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
-// Load implements backlog.Store.
-func (s *Store) Load(ctx context.Context, origin uint64, requests []backlog.LoadRequest) (backlog.LoadResult, error) {
-	return backlog.LoadResult{}, errTODO
+// reading is what the reading half of a Store keeps.
+type reading struct {
+	statements readStatements
+	policies   policyCache
+	// file is the database's file as it was opened, nil in memory.
+	file os.FileInfo
 }
 
-// ReadPage implements backlog.Store.
-func (s *Store) ReadPage(ctx context.Context, origin uint64, request backlog.PageRequest) (backlog.Page, error) {
-	return backlog.Page{}, errTODO
+// readStatements are prepared on each connection of the reader once.
+type readStatements struct {
+	streams, retired, young, origins                    *sql.Stmt
+	newestSizes, oldestSizes, frames                    *sql.Stmt
+	listAll, listChannel, candidates, windows, readable *sql.Stmt
 }
 
-// ListStreams implements backlog.Store.
-func (s *Store) ListStreams(ctx context.Context, channel string, after backlog.StreamName, limit int) ([]backlog.StreamState, error) {
-	return nil, errTODO
+// openReading prepares what reads need. Open calls it last, when there is a
+// database of this version.
+func (s *Store) openReading(ctx context.Context) error {
+	if !s.cfg.inMemory() {
+		info, err := os.Stat(s.path)
+		if err != nil {
+			return err
+		}
+		s.reading.file = info
+	}
+	r := &s.reading.statements
+	for _, p := range []struct {
+		statement **sql.Stmt
+		sql       string
+	}{
+		{&r.streams, streamsSQL}, {&r.retired, retiredSQL}, {&r.young, youngSQL}, {&r.origins, originsSQL},
+		{&r.newestSizes, newestSizesSQL}, {&r.oldestSizes, oldestSizesSQL}, {&r.frames, framesSQL},
+		{&r.listAll, listAllSQL}, {&r.listChannel, listChannelSQL}, {&r.candidates, candidatesSQL},
+		{&r.windows, sweepWindowsSQL}, {&r.readable, readableSQL},
+	} {
+		var err error
+		if *p.statement, err = s.reader.PrepareContext(ctx, p.sql); err != nil {
+			return err
+		}
+	}
+	return s.loadPolicies(ctx)
 }
 
-// Policies implements backlog.Store.
-func (s *Store) Policies(ctx context.Context) ([]backlog.Policy, error) { return nil, errTODO }
+// snapshot is a read transaction: all its statements see the database as it was
+// when the first of them began, whatever is committed meanwhile.
+type snapshot struct {
+	tx         *sql.Tx
+	statements *readStatements
+}
 
-// Ping implements backlog.Store.
-func (s *Store) Ping(ctx context.Context) error { return errTODO }
+// read runs do in a snapshot. It waits for a connection that is free, and never
+// for a writer: in WAL mode those who read and who writes do not wait for each
+// other. Only in memory there is one connection for both. what is for the error.
+func (s *Store) read(ctx context.Context, what string, do func(*snapshot) error) error {
+	err := s.readOnce(ctx, do)
+	if err != nil {
+		return readError(ctx, what, err)
+	}
+	return nil
+}
+
+func (s *Store) readOnce(ctx context.Context, do func(*snapshot) error) error {
+	tx, err := s.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	// A rollback ends a transaction that has only read, and cannot fail usefully.
+	defer tx.Rollback()
+	return do(&snapshot{tx: tx, statements: &s.reading.statements})
+}
+
+// readError is what a failed read returns: the context's error if that ended,
+// otherwise backlog.ErrUnavailable.
+func readError(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, ctx.Err())
+	}
+	return fmt.Errorf("%w: %s: %w", backlog.ErrUnavailable, what, err)
+}
+
+// each runs a statement and calls do for each row, which has been scanned into
+// into.
+func (n *snapshot) each(ctx context.Context, statement *sql.Stmt, args, into []any, do func() error) error {
+	rows, err := n.tx.StmtContext(ctx, statement).QueryContext(ctx, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// list is the parameter of a statement that works on many things at once: an
+// array of arrays in JSON, which has all integers of 64 bits and all texts that
+// are valid UTF-8.
+type list [][]any
+
+func (l list) parameter() ([]any, error) {
+	text, err := json.Marshal(l)
+	return []any{string(text)}, err
+}
+
+// checkOrigin refuses a read that is for another server. A store has one origin
+// from its opening to its end.
+func (s *Store) checkOrigin(origin uint64) error {
+	if origin != 0 && origin != s.origin {
+		return backlog.ErrOtherServer
+	}
+	return nil
+}
