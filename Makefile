@@ -20,6 +20,8 @@ PROTOC_GEN_GO_GRPC := $(TOOLS)/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION)/
 STATICCHECK := $(TOOLS)/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 HEALTH_PROBE := $(TOOLS)/grpc-health-probe-$(HEALTH_PROBE_VERSION)/grpc-health-probe
 
+# Where what is built goes.
+BIN := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
@@ -33,11 +35,11 @@ help: ## Show the targets
 
 .PHONY: build
 build: ## Build bin/fanfare, one static file
-	$(BUILD) -o bin/fanfare ./cmd/fanfare
+	$(BUILD) -o '$(BIN)/fanfare' ./cmd/fanfare
 
 .PHONY: run
-run: build ## Serve on a throwaway PostgreSQL, which this target starts and deletes; FLAGS are for fanfare serve
-	@deploy/postgres.sh run bin/fanfare serve --drain-delay 0 $(FLAGS)
+run: build ## Build, and serve on the embedded store; FLAGS are for fanfare serve
+	@'$(BIN)/fanfare' serve --drain-delay 0 $(FLAGS)
 
 .PHONY: test
 test: $(HEALTH_PROBE) ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves

@@ -20,24 +20,24 @@ const unixPrefix = "unix://"
 // publish and read everything.
 const socketMode = 0o600
 
-// checkAddress checks an address to serve on, without opening it. Without
+// checkAddress checks the address of a flag, without opening it. Without
 // authentication whoever reaches the server may publish and read everything, so
 // only this host may, unless remote is true.
-func checkAddress(ctx context.Context, address string, remote bool) error {
+func checkAddress(ctx context.Context, flag, address string, remote bool) error {
 	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
 		if !strings.HasPrefix(path, "/") {
-			return usagef("--grpc %q: a Unix socket is written unix:///PATH, with an absolute path", address)
+			return usagef("--%s %q: a Unix socket is written unix:///PATH, with an absolute path", flag, address)
 		}
 		return nil
 	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return usagef("--grpc %q is neither host:port nor unix:///PATH", address)
+		return usagef("--%s %q is neither host:port nor unix:///PATH", flag, address)
 	}
 	if remote || isLoopback(ctx, host) {
 		return nil
 	}
-	return usagef("--grpc %s would let other hosts connect, without authentication: bind to 127.0.0.1 or a Unix socket, or accept that with --insecure-allow-remote", address)
+	return usagef("--%s %s would let other hosts connect, without authentication: bind to 127.0.0.1 or a Unix socket, or accept that with --insecure-allow-remote", flag, address)
 }
 
 // isLoopback reports whether all addresses of host are loopback ones. The empty
@@ -61,23 +61,27 @@ func isLoopback(ctx context.Context, host string) bool {
 	return true
 }
 
-// listen opens an address that passed checkAddress.
-func listen(ctx context.Context, address string) (socket, error) {
+// listen opens the address of a flag. It passed checkAddress.
+func listen(ctx context.Context, flag, address string) (socket, error) {
 	path, ok := strings.CutPrefix(address, unixPrefix)
 	if !ok {
 		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, fmt.Errorf("%s is in use by another process: stop it, or choose another address with --grpc", address)
+			return nil, fmt.Errorf("%s is in use by another process: stop it, or choose another address with --%s", address, flag)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("--grpc %s: %w", address, err)
+			return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
 		}
 		return lis.(*net.TCPListener), nil
 	}
-	if err := removeStaleSocket(path); err != nil {
+	if err := removeStaleSocket(flag, path); err != nil {
 		return nil, err
 	}
-	return listenUnix(path)
+	lis, err := listenUnix(path)
+	if err != nil {
+		return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
+	}
+	return lis, nil
 }
 
 // listenUnix makes the socket under another name and renames it when it has its
@@ -87,7 +91,7 @@ func listenUnix(path string) (socket, error) {
 	hidden := fmt.Sprintf("%s.%d", path, os.Getpid())
 	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("--grpc %s%s: %w", unixPrefix, path, err)
+		return nil, err
 	}
 	lis.SetUnlinkOnClose(false)
 	if err := errors.Join(os.Chmod(hidden, socketMode), os.Rename(hidden, path)); err != nil {
@@ -119,7 +123,7 @@ func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net:
 
 // removeStaleSocket removes a socket that a killed server left behind. One that
 // a process still serves on, and what is no socket, is left and is an error.
-func removeStaleSocket(path string) error {
+func removeStaleSocket(flag, path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -127,12 +131,12 @@ func removeStaleSocket(path string) error {
 	case err != nil:
 		return err
 	case info.Mode()&fs.ModeSocket == 0:
-		return fmt.Errorf("%s exists and is not a socket: remove it, or choose another path with --grpc", path)
+		return fmt.Errorf("%s exists and is not a socket: remove it, or choose another path with --%s", path, flag)
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		conn.Close()
-		return fmt.Errorf("another process serves on %s: stop it, or choose another path with --grpc", path)
+		return fmt.Errorf("another process serves on %s: stop it, or choose another path with --%s", path, flag)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("find out whether %s is in use: %w", path, err)

@@ -1,19 +1,22 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"google.golang.org/grpc"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
 // probeVersion is the version of grpc-health-probe that the tests ask with.
@@ -26,7 +29,7 @@ var binary = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(binaryDir, "fanfare")
-	build := exec.Command("go", "build", "-o", path, ".")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
@@ -34,39 +37,73 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// process is a running fanfare serve of the built binary.
-type process struct {
-	t       *testing.T
-	command *exec.Cmd
-	address string
-	ended   chan error
-	stderr  *transcript
-}
-
-// startProcess starts a server and waits until it is ready.
-func startProcess(t *testing.T, databaseURL string, args ...string) *process {
+// binaryCommand is a command line of the built binary.
+func binaryCommand(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, ended: make(chan error, 1), stderr: newTranscript()}
-	stdout := newTranscript()
-	p.command = exec.Command(path, append([]string{"serve", "--grpc", "127.0.0.1:0"}, args...)...)
-	p.command.Env = append(os.Environ(), "FANFARE_STORE="+databaseURL)
-	p.command.Stdout, p.command.Stderr = stdout, p.stderr
+	return exec.Command(path, args...)
+}
+
+// process is a running fanfare serve of the built binary.
+type process struct {
+	t       testing.TB
+	command *exec.Cmd
+	address string
+	ended   chan error
+	stdout  *transcript
+	stderr  *transcript
+}
+
+// startEmbeddedProcess starts a server on an embedded store of its own and waits
+// until it is ready.
+func startEmbeddedProcess(t testing.TB, args ...string) *process {
+	t.Helper()
+	return startProcess(t, append([]string{"--data-dir", t.TempDir()}, args...)...)
+}
+
+// startProcess starts a server and waits until it is ready.
+func startProcess(t testing.TB, args ...string) *process {
+	t.Helper()
+	p := startUnreadyProcess(t, args...)
+	p.awaitReady()
+	return p
+}
+
+// startUnreadyProcess starts a server on free ports and returns at once.
+func startUnreadyProcess(t testing.TB, args ...string) *process {
+	t.Helper()
+	return launch(t, binaryCommand(t, append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"}, args...)...))
+}
+
+// launch starts a server's command line.
+func launch(t testing.TB, command *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, command: command, ended: make(chan error, 1), stdout: newTranscript(), stderr: newTranscript()}
+	p.command.Stdout, p.command.Stderr = p.stdout, p.stderr
 	if err := p.command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { p.ended <- p.command.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.ended <- p.command.Wait()
+	}()
 	t.Cleanup(func() {
 		_ = p.command.Process.Kill() // if it has not ended
+		<-ended
 		if t.Failed() {
 			t.Logf("the server's log:\n%s", p.stderr)
 		}
 	})
-	p.address = stdout.await(t, `serving on (\S+); try: `)[1]
 	return p
+}
+
+func (p *process) awaitReady() {
+	p.t.Helper()
+	p.address = p.stdout.await(p.t, `serving on (\S+); try: `)[1]
 }
 
 func (p *process) signal(s os.Signal) {
@@ -90,12 +127,14 @@ func (p *process) end() error {
 
 // SIGTERM under load: exit code 0 well within the grace period, every
 // acknowledged frame is stored, a subscriber gets a position to go on from, and
-// a second server delivers the rest.
+// the next server delivers the rest.
 func TestTermUnderLoad(t *testing.T) {
-	database := pgtest.NewDatabase(t)
-	a := startProcess(t, database, "--drain-delay", "100ms")
-	b := startServer(t, database, "--backlog", "1000000")
+	t.Run("postgresql", func(t *testing.T) { termUnderLoad(t, "--store", pgtest.NewDatabase(t)) })
+	t.Run("sqlite", func(t *testing.T) { termUnderLoad(t, "--data-dir", t.TempDir()) })
+}
 
+func termUnderLoad(t *testing.T, store ...string) {
+	a := startProcess(t, append(store, "--drain-delay", "100ms", "--backlog", "1000000")...)
 	subscriber := start(t, nil, "subscribe", "c", "s", "--server", a.address)
 	subscriber.stderr.await(t, "caught up")
 	lines := newLoad()
@@ -107,7 +146,7 @@ func TestTermUnderLoad(t *testing.T) {
 	if err := a.end(); err != nil {
 		t.Fatalf("the server ended with %v", err)
 	}
-	if strings.Contains(a.stderr.String(), "level=ERROR") || strings.Contains(a.stderr.String(), "closed pool") {
+	if regexp.MustCompile("level=ERROR|closed pool|database is closed").MatchString(a.stderr.String()) {
 		t.Error("the server logged an error")
 	}
 	if code := publisher.end(); code != exitFailed {
@@ -118,8 +157,9 @@ func TestTermUnderLoad(t *testing.T) {
 	}
 	resume := subscriber.stderr.await(t, `continue with --from (\S+)\n`)[1]
 
+	b := startProcess(t, store...)
 	acknowledged := strings.Fields(publisher.stdout.String())
-	stored := storedFrames(t, database)
+	stored := headOf(t, b.address, "c", "s")
 	if stored < len(acknowledged) {
 		t.Fatalf("%d frames were acknowledged, %d are stored", len(acknowledged), stored)
 	}
@@ -162,22 +202,25 @@ func (l *load) Read(p []byte) (int, error) {
 
 func (l *load) stop() { l.once.Do(func() { close(l.ended) }) }
 
-func storedFrames(t *testing.T, databaseURL string) (n int) {
+// headOf returns the sequence of a stream's newest frame.
+func headOf(t *testing.T, address, channel, scope string) int {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), databaseURL)
+	c := connection{server: address, timeout: patience}
+	var head uint64
+	err := c.call(t.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
+		answer, err := fanfarev1.NewFanfareServiceClient(conn).GetStream(ctx, &fanfarev1.GetStreamRequest{Channel: channel, Scope: scope})
+		head = answer.GetStream().GetHead().GetSequence()
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(t.Context())
-	if err := conn.QueryRow(t.Context(), `select coalesce(max(head), 0) from fanfare.streams`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return int(head)
 }
 
 // A second signal does not wait for the drain.
 func TestSecondSignal(t *testing.T) {
-	p := startProcess(t, pgtest.NewDatabase(t), "--drain-delay", "1h")
+	p := startEmbeddedProcess(t, "--drain-delay", "1h")
 	p.signal(os.Interrupt)
 	p.stderr.await(t, "draining")
 	p.signal(os.Interrupt)
@@ -192,7 +235,7 @@ func TestHealthProbe(t *testing.T) {
 	probe := healthProbe(t)
 	database := pgtest.NewDatabase(t)
 	proxy := pgtest.Proxy(t, database)
-	p := startProcess(t, database, "--listen-database-url", proxy.URL(database), "--drain-delay", "1h")
+	p := startProcess(t, "--store", database, "--listen-database-url", proxy.URL(database), "--drain-delay", "1h")
 	status := func(service string) string {
 		out, err := exec.Command(probe, "-addr", p.address, "-connect-timeout", "5s", "-rpc-timeout", "5s", "-service", service).CombinedOutput()
 		if err == nil != strings.Contains(string(out), "status: SERVING") {

@@ -38,7 +38,7 @@ func objects(t *testing.T, text string) []map[string]any {
 }
 
 func TestPublishAndSubscribe(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	at := []string{"--server", s.address}
 
 	file := filepath.Join(t.TempDir(), "payload")
@@ -78,7 +78,7 @@ func TestPublishAndSubscribe(t *testing.T) {
 }
 
 func TestPublishOptions(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	publish := func(args ...string) result {
 		return command(t, "", append([]string{"publish", "orders", "4711", "--server", s.address}, args...)...)
 	}
@@ -121,7 +121,7 @@ func TestPublishOptions(t *testing.T) {
 // Every byte that goes in comes out: CR, empty lines, a missing last line feed,
 // bytes that are no text, and more lines than may be in flight.
 func TestLinesAreExact(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t), "--backlog", "20000")
+	s := startEmbedded(t, "--backlog", "20000")
 	binary := make([]byte, 64<<10)
 	random := rand.NewChaCha8([32]byte{1})
 	if _, err := random.Read(binary); err != nil {
@@ -166,7 +166,7 @@ func TestLinesAreExact(t *testing.T) {
 }
 
 func TestLinesAsJSON(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	for i, object := range objects(t, mustRun(t, "a\nb\n", "publish", "c", "s", "--lines", "--json", "--server", s.address)) {
 		if object["line"] != float64(i+1) || object["type"] != "published" || object["duplicate"] != false {
 			t.Errorf("line %d: %v", i+1, object)
@@ -177,7 +177,7 @@ func TestLinesAsJSON(t *testing.T) {
 // A position is printed as soon as its line is published, while the input stays
 // open; a refused line ends the run although more input may come.
 func TestLinesOfAnOpenInput(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t), "--max-frame-bytes", "10")
+	s := startEmbedded(t, "--max-frame-bytes", "10")
 	input, writer := io.Pipe()
 	t.Cleanup(func() { writer.Close() })
 	r := start(t, input, "publish", "c", "s", "--lines", "--server", s.address)
@@ -193,7 +193,7 @@ func TestLinesOfAnOpenInput(t *testing.T) {
 }
 
 func TestLinesInterrupted(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	input, writer := io.Pipe()
 	t.Cleanup(func() { writer.Close() })
 	r := start(t, input, "publish", "c", "s", "--lines", "--server", s.address)
@@ -218,7 +218,7 @@ func TestPublishInterrupted(t *testing.T) {
 }
 
 func TestSubscribeAsJSON(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	payloads := []string{"text", "\xff\x00", "", `<a href="x">&`, "line\nbreak\u2028"}
 	for _, payload := range payloads {
 		mustRun(t, payload, "publish", "c", "s", "--server", s.address)
@@ -261,7 +261,7 @@ func TestSubscribeAsJSON(t *testing.T) {
 
 // A gap says from where it goes on, and a position of a closed numbering is one.
 func TestSubscribeAcrossAGap(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	publish := func() string { return strings.TrimSpace(mustRun(t, "x", "publish", "c", "s", "--server", s.address)) }
 	old := publish()
 	mustRun(t, "", "close", "c", "s", "--server", s.address)
@@ -278,7 +278,7 @@ func TestSubscribeAcrossAGap(t *testing.T) {
 
 // Frames appear at once although output is buffered; Ctrl-C is a good end.
 func TestSubscribeLiveUntilInterrupted(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	mustRun(t, "before", "publish", "c", "s", "--server", s.address)
 	r := start(t, nil, "subscribe", "c", "s", "--from", "live", "--server", s.address)
 	r.stderr.await(t, "caught up")
@@ -295,7 +295,7 @@ type brokenWriter struct{}
 func (brokenWriter) Write([]byte) (int, error) { return 0, os.ErrClosed }
 
 func TestOutputThatBreaks(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	for _, args := range [][]string{
 		{"publish", "c", "s", "--data", "x"}, {"publish", "c", "s", "--lines"}, {"subscribe", "c", "s"}, {"streams"}, {"health"}, {"close", "c", "s"},
 	} {
@@ -308,10 +308,10 @@ func TestOutputThatBreaks(t *testing.T) {
 }
 
 func TestStreamsAndClose(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	at := []string{"--server", s.address}
 	if out := mustRun(t, "", append(at, "streams", "--json")...); out != "" {
-		t.Errorf("streams of an empty database: %q", out)
+		t.Errorf("streams of an empty store: %q", out)
 	}
 	never := command(t, "", append(at, "close", "c", "never")...)
 	if never.code != exitOK || never.stdout != "0-0\n" || !strings.Contains(never.stderr, "does not exist") {
@@ -340,7 +340,7 @@ func TestStreamsAndClose(t *testing.T) {
 
 // One long name leaves the other rows as narrow as they are; times have a zone.
 func TestStreamsOfLongNames(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	long := strings.Repeat("ä", 120)
 	for _, scope := range []string{long, "short"} {
 		mustRun(t, "x", "publish", "c", scope, "--server", s.address)

@@ -7,32 +7,31 @@ import (
 	"slices"
 )
 
-// components are the running parts of a server. Each has a context of its own,
-// so that they end one by one, in the reverse order of their start: what a part
-// stands on is there until the part has returned.
+// components are the running parts of a server and what they hold open. They
+// end one by one, in the reverse order of their start: what a part stands on is
+// there until the part has returned.
 type components struct {
-	running []*component
+	// endings end one each, and return when it has ended.
+	endings []func()
 	// failed gets the first error of a component that ended by itself.
 	failed chan error
-}
-
-type component struct {
-	cancel context.CancelFunc
-	done   chan struct{}
 }
 
 func newComponents() *components {
 	return &components{failed: make(chan error, 1)}
 }
 
-// start runs a component until stop. Its context has no parent: a signal must
-// not end it before its turn.
+// start runs a component until stop. Its context is its own and has no parent:
+// a signal must not end it before its turn.
 func (c *components) start(name string, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	part := &component{cancel, make(chan struct{})}
-	c.running = append(c.running, part)
+	done := make(chan struct{})
+	c.atEnd(func() {
+		cancel()
+		<-done
+	})
 	go func() {
-		defer close(part.done)
+		defer close(done)
 		err := run(ctx)
 		if ctx.Err() != nil {
 			return
@@ -47,11 +46,13 @@ func (c *components) start(name string, run func(context.Context) error) {
 	}()
 }
 
+// atEnd has stop call closing when everything that is added later has ended.
+func (c *components) atEnd(closing func()) { c.endings = append(c.endings, closing) }
+
 // stop ends all components, the newest first, and waits for each.
 func (c *components) stop() {
-	for _, part := range slices.Backward(c.running) {
-		part.cancel()
-		<-part.done
+	for _, end := range slices.Backward(c.endings) {
+		end()
 	}
-	c.running = nil
+	c.endings = nil
 }

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
@@ -60,7 +59,7 @@ func TestLostConnections(t *testing.T) {
 
 // The same with a real server that is killed.
 func TestKilledServer(t *testing.T) {
-	p := startProcess(t, pgtest.NewDatabase(t))
+	p := startEmbeddedProcess(t)
 	subscriber := start(t, nil, "subscribe", "c", "s", "--server", p.address)
 	subscriber.stderr.await(t, "caught up")
 	lines := newLoad()

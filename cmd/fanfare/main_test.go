@@ -155,22 +155,29 @@ type server struct {
 	address string
 }
 
-// startServer starts a server and waits until it is ready.
-func startServer(t testing.TB, databaseURL string, args ...string) *server {
+// startEmbedded starts a server on an embedded store of its own and waits until
+// it is ready.
+func startEmbedded(t testing.TB, args ...string) *server {
 	t.Helper()
-	s := startUnready(t, databaseURL, args...)
+	return startServer(t, "", append([]string{"--data-dir", t.TempDir()}, args...)...)
+}
+
+// startServer starts a server on a store and waits until it is ready.
+func startServer(t testing.TB, store string, args ...string) *server {
+	t.Helper()
+	s := startUnready(t, store, args...)
 	s.awaitReady()
 	return s
 }
 
-// startUnready starts a server on a free port and returns at once.
-func startUnready(t testing.TB, databaseURL string, args ...string) *server {
+// startUnready starts a server on free ports and returns at once.
+func startUnready(t testing.TB, store string, args ...string) *server {
 	t.Helper()
-	args = append([]string{"serve", "--store", databaseURL, "--grpc", "127.0.0.1:0", "--drain-delay", "0"}, args...)
+	args = append([]string{"serve", "--store", store, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--drain-delay", "0"}, args...)
 	s := &server{running: start(t, nil, args...)}
 	t.Cleanup(func() {
 		s.interrupt()
-		// Before its database is dropped. A test may have awaited the end itself.
+		// Before its store is deleted. A test may have awaited the end itself.
 		select {
 		case <-s.code:
 		case <-time.After(patience):

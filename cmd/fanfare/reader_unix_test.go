@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
 // outputs are the kinds of output whose reader may leave.
@@ -33,7 +32,7 @@ var outputs = map[string]func(t *testing.T) (reader, writer *os.File){
 // fanfare subscribe … | head -1 never ended on an idle stream: only a write
 // tells that nobody reads any more, and there was nothing to write.
 func TestSubscribeWithoutAReader(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	mustRun(t, "x", "publish", "c", "s", "--server", s.address)
 	for name, output := range outputs {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +65,7 @@ func TestSubscribeWithoutAReader(t *testing.T) {
 
 // A signal ends the watching as well.
 func TestSubscribeInterruptedWithAReader(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	reader, writer := outputs["pipe"](t)
 	defer reader.Close()
 	defer writer.Close()

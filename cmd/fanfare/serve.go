@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -17,76 +16,57 @@ import (
 // serveOptions are the flags of fanfare serve.
 type serveOptions struct {
 	storeOptions
+	replicas   int
 	listenURL  string
 	migrate    string
 	grpc       string
+	http       string
 	remote     bool
 	drainDelay time.Duration
 	instance   string
 	logLevel   string
 	logFormat  string
-	// maxFrameBytes 0 leaves the schema's setting.
+	// maxFrameBytes 0 leaves the store's setting.
 	maxFrameBytes int
 	backlog       int64
-	// setBacklog is true if backlog was given: it then becomes the schema's
+	// setBacklog is true if backlog was given: it then becomes the store's
 	// default.
 	setBacklog bool
 }
 
-// storeOptions say which store a command works on.
-type storeOptions struct {
-	store  string
-	schema string
-}
-
-func (o *storeOptions) addFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.store, "store", "", "the database, postgres://USER:PASSWORD@HOST:PORT/DATABASE")
-	f.StringVar(&o.schema, "schema", pgbacklog.DefaultSchema, "the database schema with Fanfare's tables and functions")
-}
-
-// check refuses a store that is missing or of a kind that this version has not,
-// and what of a URL and a schema's name is wrong whatever the server says.
-func (o *storeOptions) check() error {
-	const form = "postgres://USER:PASSWORD@HOST:PORT/DATABASE"
-	switch {
-	case o.store == "":
-		return usagef("--store is needed: the PostgreSQL database, as --store %s or in FANFARE_STORE", form)
-	case o.schema == "":
-		return usagef("--schema must not be empty")
-	case !strings.HasPrefix(o.store, "postgres://") && !strings.HasPrefix(o.store, "postgresql://"):
-		// The value is not repeated: it may hold a password.
-		return usagef("--store must have the form %s", form)
-	}
-	if err := (pgbacklog.Config{URL: o.store, Schema: o.schema}).Check(); err != nil {
-		return usagef("%v", err)
-	}
-	return nil
-}
+const (
+	defaultHTTPAddress = "127.0.0.1:7480"
+	// httpOff is the value of --http that serves no HTTP.
+	httpOff = "off"
+)
 
 func (p *program) serveCommand() *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve publishers and subscribers",
-		Long: `Serves publishers and subscribers of one schema of a PostgreSQL database. Any
-number of servers may do so: each delivers what was published through any of
-them, or by SQL.
+		Long: `Serves publishers and subscribers.
+
+With no flag it keeps everything in one file, fanfare.db in the data directory.
+One server at a time may use such a file. With --store postgres://… it uses one
+schema of a PostgreSQL database, and any number of servers may do so: each
+delivers what was published through any of them, or by SQL.
 
 SIGTERM and SIGINT drain: the server reports NOT_SERVING, goes on serving for
 --drain-delay, tells its subscribers where to resume, and exits with 0. A second
 signal ends it at once.
 
 There is no authentication yet, so it serves this host only.`,
-		Example: `  fanfare serve --store postgres://localhost/app
-  FANFARE_STORE=postgres://fanfare:secret@db/app fanfare serve --migrate off
-  fanfare serve --store postgres://localhost/app --grpc unix:///run/fanfare.sock
+		Example: `  fanfare serve
+  fanfare serve --data-dir /var/lib/fanfare --grpc unix:///run/fanfare.sock --http off
+  fanfare serve --store postgres://localhost/app
+  FANFARE_STORE=postgres://fanfare:secret@db/app fanfare serve --migrate off --replicas 3
   # The pool goes through a transaction pooler, LISTEN does not survive one:
   fanfare serve --store postgres://pooler:6432/app --listen-database-url postgres://db:5432/app`,
 		Args: noArguments,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
 			o.setBacklog = cmd.Flags().Changed("backlog")
-			if err := o.check(cmd.Context()); err != nil {
+			if err := o.check(cmd.Context(), p.env, cmd.Flags().Changed); err != nil {
 				return err
 			}
 			logger, err := newLogger(p.stderr, o.logLevel, o.logFormat)
@@ -103,26 +83,31 @@ There is no authentication yet, so it serves this host only.`,
 func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	o.storeOptions.addFlags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.listenURL, "listen-database-url", "", "the database's direct URL for LISTEN and migrations, if --store leads through a pooler")
-	f.StringVar(&o.migrate, "migrate", "auto", "auto: create or update the schema first; off: expect fanfare migrate to have done it")
+	f.IntVar(&o.replicas, "replicas", 1, "how many servers share the store: at start each checks whether the database allows the connections of all (PostgreSQL only)")
+	f.StringVar(&o.listenURL, "listen-database-url", "", "the database's direct URL for LISTEN and migrations, if --store leads through a pooler (PostgreSQL only)")
+	f.StringVar(&o.migrate, "migrate", "auto", "auto: create or update the schema first; off: expect fanfare migrate to have done it (PostgreSQL only)")
 	f.StringVar(&o.grpc, "grpc", defaultAddress, "where to serve: host:port, or unix:///PATH for a socket with mode 0600")
+	f.StringVar(&o.http, "http", defaultHTTPAddress, "where to serve /healthz and /livez over HTTP: as --grpc, or "+httpOff)
 	f.BoolVar(&o.remote, "insecure-allow-remote", false, "serve other hosts too: whoever reaches the address may publish and read everything")
-	f.Int64Var(&o.backlog, "backlog", 1000, "how many of a stream's newest frames a new subscriber may replay; if given, it is stored as the schema's default")
-	f.IntVar(&o.maxFrameBytes, "max-frame-bytes", 0, "the largest payload; 0: the schema's setting, 1 MiB in a new one")
+	f.Int64Var(&o.backlog, "backlog", 1000, "how many of a stream's newest frames a new subscriber may replay; if given, it is stored as the store's default")
+	f.IntVar(&o.maxFrameBytes, "max-frame-bytes", 0, "the largest payload; 0: the store's setting, 1 MiB in a new one")
 	f.DurationVar(&o.drainDelay, "drain-delay", 5*time.Second, "how long to go on serving after a signal, so that probes and balancers see NOT_SERVING")
 	f.StringVar(&o.instance, "instance", "", "this server's name in logs and pg_stat_activity (default: host name and process id)")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 }
 
-// check refuses what cannot be served, and completes the options.
-func (o *serveOptions) check(ctx context.Context) error {
-	if err := o.storeOptions.check(); err != nil {
+// check refuses what cannot be served, and completes the options. given tells
+// whether a flag was.
+func (o *serveOptions) check(ctx context.Context, env map[string]string, given func(flag string) bool) error {
+	if err := o.storeOptions.check(env, given); err != nil {
 		return err
 	}
 	switch {
 	case o.migrate != "auto" && o.migrate != "off":
 		return usagef("--migrate %q is not auto or off", o.migrate)
+	case o.replicas < 1:
+		return usagef("--replicas must be at least 1")
 	case o.setBacklog && o.backlog < 0:
 		return usagef("--backlog must not be negative")
 	case o.drainDelay < 0:
@@ -130,16 +115,58 @@ func (o *serveOptions) check(ctx context.Context) error {
 	case o.maxFrameBytes < 0 || o.maxFrameBytes > backlog.MaxBatchBytes:
 		return usagef("--max-frame-bytes must be from 0 to %d", backlog.MaxBatchBytes)
 	}
+	checkKind := o.checkPostgreSQL
+	if o.embedded() {
+		checkKind = o.checkEmbedded
+	}
+	if err := checkKind(); err != nil {
+		return err
+	}
+	if o.instance == "" {
+		o.instance = defaultInstance()
+	}
+	return o.checkAddresses(ctx)
+}
+
+// checkPostgreSQL checks what concerns a store on PostgreSQL only.
+func (o *serveOptions) checkPostgreSQL() error {
 	if o.listenURL == "" {
 		o.listenURL = o.store
 	}
 	if err := (pgbacklog.Config{URL: o.listenURL}).Check(); err != nil {
 		return usagef("--listen-database-url: %v", err)
 	}
-	if o.instance == "" {
-		o.instance = defaultInstance()
+	return nil
+}
+
+// checkEmbedded refuses what an embedded store cannot do.
+func (o *serveOptions) checkEmbedded() error {
+	switch {
+	case o.replicas > 1:
+		return usagef("--replicas %d: the embedded store in %s is for one process; replicas share a PostgreSQL database, named with --store %s", o.replicas, o.path, postgresForm)
+	case o.listenURL != "":
+		return o.postgreSQLOnly("--listen-database-url")
+	case o.migrate == "off":
+		return o.postgreSQLOnly("--migrate off")
 	}
-	return checkAddress(ctx, o.grpc, o.remote)
+	return nil
+}
+
+// checkAddresses checks where to serve, without opening anything.
+func (o *serveOptions) checkAddresses(ctx context.Context) error {
+	if err := checkAddress(ctx, "grpc", o.grpc, o.remote); err != nil {
+		return err
+	}
+	if o.http == httpOff {
+		return nil
+	}
+	if err := checkAddress(ctx, "http", o.http, o.remote); err != nil {
+		return err
+	}
+	if o.http == o.grpc && !strings.HasSuffix(o.http, ":0") {
+		return usagef("--grpc and --http are both %s: each needs an address of its own", o.http)
+	}
+	return nil
 }
 
 // defaultInstance tells apart the servers of a host, too.
@@ -149,19 +176,4 @@ func defaultInstance() string {
 		host = "unknown"
 	}
 	return host + "-" + strconv.Itoa(os.Getpid())
-}
-
-// storeConfig is the configuration of the store.
-func (o *serveOptions) storeConfig(logger *slog.Logger) pgbacklog.Config {
-	config := pgbacklog.Config{
-		URL:           o.store,
-		Schema:        o.schema,
-		Instance:      o.instance,
-		Logger:        logger,
-		MaxFrameBytes: o.maxFrameBytes,
-	}
-	if o.setBacklog {
-		config.Backlog = &o.backlog
-	}
-	return config
 }

@@ -185,7 +185,7 @@ func TestServeOnAnAddressInUse(t *testing.T) {
 }
 
 func TestServeRemote(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t), "--grpc", "0.0.0.0:0", "--insecure-allow-remote")
+	s := startEmbedded(t, "--grpc", "0.0.0.0:0", "--insecure-allow-remote")
 	s.stderr.await(t, "serving without authentication")
 	mustRun(t, "", "health", "--server", s.address)
 }
@@ -259,7 +259,7 @@ func TestBacklogOfTheSchema(t *testing.T) {
 // Frames of the largest size pass, and the operator is told what they ask of
 // other clients.
 func TestLargestFrames(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t), "--max-frame-bytes", "4194304")
+	s := startEmbedded(t, "--max-frame-bytes", "4194304")
 	s.stderr.await(t, "must raise their limit")
 	payload := strings.Repeat("0123456789abcdef", 4194304/16)
 	mustRun(t, payload, "publish", "c", "s", "--server", s.address)
@@ -273,7 +273,7 @@ func TestLargestFrames(t *testing.T) {
 
 // A subscriber of a draining server is told where to go on, fails, and says so.
 func TestSubscriberOfADrainingServer(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t))
+	s := startEmbedded(t)
 	position := strings.TrimSpace(mustRun(t, "", "publish", "c", "s", "--data", "x", "--server", s.address))
 	r := start(t, nil, "subscribe", "c", "s", "--server", s.address)
 	r.stderr.await(t, "caught up")
@@ -290,7 +290,7 @@ func TestSubscriberOfADrainingServer(t *testing.T) {
 
 // While the drain is delayed everything is still served, but not SERVING.
 func TestDrainDelay(t *testing.T) {
-	s := startServer(t, pgtest.NewDatabase(t), "--drain-delay", "2s")
+	s := startEmbedded(t, "--drain-delay", "2s")
 	began := time.Now()
 	s.interrupt()
 	eventually(t, "NOT_SERVING", func() bool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -13,39 +14,68 @@ import (
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/fanfare-io/fanfare/backlog"
-	"github.com/fanfare-io/fanfare/backlog/pgbacklog"
-	"github.com/fanfare-io/fanfare/listener"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
 // serve serves until ctx ends, then drains. It returns nil after an orderly end.
 func (p *program) serve(ctx context.Context, o *serveOptions, logger *slog.Logger) error {
-	lis, err := listen(ctx, o.grpc)
+	parts := newComponents()
+	err := p.serveWith(ctx, o, parts, logger)
+	if errors.Is(err, service.ErrDrainIncomplete) {
+		// Calls still use the parts. The end of the process closes them.
+		return err
+	}
+	parts.stop()
+	return err
+}
+
+// serveWith is serve with the parts that the caller stops.
+func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *components, logger *slog.Logger) error {
+	var store *openStore
+	var err error
+	if o.embedded() {
+		// Before the sockets: a second server on a file is told about the file,
+		// rather than about a port that the first one has, too.
+		if store, err = o.openSQLite(ctx, logger); err != nil {
+			return err
+		}
+		parts.atEnd(store.Close)
+	}
+	lis, err := listen(ctx, "grpc", o.grpc)
 	if err != nil {
 		return err
 	}
-	defer lis.Close()
+	parts.atEnd(func() { _ = lis.Close() })
+	web, err := o.startWeb(ctx, parts, logger)
+	if err != nil {
+		return err
+	}
 	if o.remote {
 		logger.Warn("serving without authentication: whoever reaches this address may publish and read everything", "address", lis.Addr())
 	}
-	store, err := o.awaitStore(ctx, lis, logger)
-	if ctx.Err() != nil {
-		err = nil // a signal while waiting is an orderly end
+	if store == nil {
+		store, err = o.awaitPostgreSQL(ctx, lis, logger)
+		if ctx.Err() != nil {
+			err = nil // a signal while waiting is an orderly end
+		}
+		if err != nil || store == nil {
+			return err
+		}
+		parts.atEnd(store.Close)
 	}
-	if err != nil || store == nil {
-		return err
-	}
-	return p.serveStore(ctx, o, store, lis, logger)
+	server := startParts(parts, o, store, logger)
+	web.answer(server.HTTPHandler())
+	return p.serveUntil(ctx, server, lis, parts, o.banner(store, lis, web))
 }
 
-// awaitStore opens the store. While its server cannot be reached it answers on
+// awaitPostgreSQL opens the store. While its server cannot be reached it answers on
 // lis that it is alive and not ready, and tries again; any other error is final.
-func (o *serveOptions) awaitStore(ctx context.Context, lis socket, logger *slog.Logger) (*pgbacklog.Store, error) {
+func (o *serveOptions) awaitPostgreSQL(ctx context.Context, lis socket, logger *slog.Logger) (*openStore, error) {
 	waiting := startWaitingServer(lis)
 	store, err := backoff.Retry(ctx,
-		func() (*pgbacklog.Store, error) {
-			store, err := o.openStore(ctx, logger)
+		func() (*openStore, error) {
+			store, err := o.openPostgreSQL(ctx, logger)
 			if err != nil && !errors.Is(err, backlog.ErrUnavailable) {
 				return nil, backoff.Permanent(err)
 			}
@@ -73,32 +103,6 @@ func (o *serveOptions) awaitStore(ctx context.Context, lis socket, logger *slog.
 	return store, nil
 }
 
-// openStore migrates if it should, and opens the store.
-func (o *serveOptions) openStore(ctx context.Context, logger *slog.Logger) (*pgbacklog.Store, error) {
-	if o.migrate == "auto" {
-		if err := pgbacklog.Migrate(ctx, o.listenURL, o.schema, logger); err != nil {
-			return nil, err
-		}
-	}
-	return pgbacklog.Open(ctx, o.storeConfig(logger))
-}
-
-// serveStore serves from an open store, and closes it.
-func (p *program) serveStore(ctx context.Context, o *serveOptions, store *pgbacklog.Store, lis net.Listener, logger *slog.Logger) error {
-	parts := newComponents()
-	server, err := startParts(parts, o, store, logger)
-	if err == nil {
-		err = p.serveUntil(ctx, server, lis, parts)
-	}
-	if errors.Is(err, service.ErrDrainIncomplete) {
-		// Calls still use the parts. The end of the process closes them.
-		return err
-	}
-	parts.stop()
-	store.Close()
-	return err
-}
-
 // defaultReceiveLimit is the largest message that gRPC clients take unless told
 // otherwise; frameOverhead is the most that a response adds to a payload.
 const (
@@ -107,34 +111,27 @@ const (
 )
 
 // startParts starts the parts of a server, each on those before it.
-func startParts(parts *components, o *serveOptions, store *pgbacklog.Store, logger *slog.Logger) (*service.Server, error) {
-	listening, err := listener.New(listener.Config{
-		URL:       o.listenURL,
-		Instance:  o.instance,
-		OriginSQL: store.OriginSQL(),
-		Logger:    logger,
-		Probe:     store.Notify,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if n := store.MaxFrameBytes(); n > defaultReceiveLimit-frameOverhead {
+func startParts(parts *components, o *serveOptions, store *openStore, logger *slog.Logger) *service.Server {
+	if n := store.maxFrameBytes; n > defaultReceiveLimit-frameOverhead {
 		logger.Warn("the largest frames exceed what gRPC clients receive by default: they must raise their limit",
 			"max_frame_bytes", n, "default_limit", defaultReceiveLimit)
 	}
-	parts.start("store", store.Run)
-	parts.start("listener", listening.Run)
-	bus := listener.NewBus(listening, store.NotifyChannel(), announcementKeys(store), logger)
-	h := hub.New(bus, store, service.EncodeFrame, hub.Config{Logger: logger})
+	for _, part := range store.parts {
+		parts.start(part.name, part.run)
+	}
+	h := hub.New(store.bus, store, service.EncodeFrame, hub.Config{Logger: logger})
 	parts.start("hub", h.Run)
-	parts.start("bus", func(ctx context.Context) error { return bus.Run(ctx, h) })
-	server := service.New(store, h, bus, o.serviceConfig(store, logger))
+	parts.start("bus", func(ctx context.Context) error { return store.runBus(ctx, h) })
+	config := o.serviceConfig(logger)
+	config.MaxFrameBytes = store.maxFrameBytes
+	server := service.New(store, h, store.bus, config)
 	parts.start("health", server.Run)
-	return server, nil
+	return server
 }
 
-// serveUntil serves until ctx ends, which drains the server, or a part fails.
-func (p *program) serveUntil(ctx context.Context, server *service.Server, lis net.Listener, parts *components) error {
+// serveUntil serves until ctx ends, which drains the server, or a part fails. It
+// prints the banner when the server is ready.
+func (p *program) serveUntil(ctx context.Context, server *service.Server, lis net.Listener, parts *components, banner string) error {
 	g := grpc.NewServer(server.ServerOptions()...)
 	server.Register(g)
 	serving := make(chan error, 1)
@@ -142,12 +139,12 @@ func (p *program) serveUntil(ctx context.Context, server *service.Server, lis ne
 	watchCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ready := make(chan error, 1)
-	go func() { ready <- awaitReady(watchCtx, grpcAddress(lis.Addr())) }()
+	go func() { ready <- awaitReady(watchCtx, addressText(lis.Addr())) }()
 	for {
 		select {
 		case err := <-ready:
 			if err == nil {
-				p.announceReady(grpcAddress(lis.Addr()))
+				fmt.Fprint(p.stdout, banner)
 			}
 			ready = nil
 		case <-ctx.Done():
@@ -162,35 +159,26 @@ func (p *program) serveUntil(ctx context.Context, server *service.Server, lis ne
 	}
 }
 
-func (o *serveOptions) serviceConfig(store *pgbacklog.Store, logger *slog.Logger) service.Config {
+// serviceConfig is what a server is configured with before its store is known.
+func (o *serveOptions) serviceConfig(logger *slog.Logger) service.Config {
 	config := service.Config{
-		Logger:        logger,
-		MaxFrameBytes: store.MaxFrameBytes(),
-		DrainDelay:    o.drainDelay,
+		Logger:     logger,
+		DrainDelay: o.drainDelay,
+		BusKind:    service.BusPostgreSQL,
+		Version:    buildVersion(),
+		Instance:   o.instance,
 	}
 	if o.drainDelay == 0 {
 		config.DrainDelay = -1 // none; 0 would be the default
 	}
+	if o.embedded() {
+		config.BusKind = service.BusInProcess
+	}
 	return config
 }
 
-// announcementKeys reads the keys that announcements are checked with.
-func announcementKeys(store *pgbacklog.Store) func(context.Context) ([]listener.Key, error) {
-	return func(ctx context.Context) ([]listener.Key, error) {
-		stored, err := store.AnnouncementKeys(ctx)
-		if err != nil {
-			return nil, err
-		}
-		keys := make([]listener.Key, len(stored))
-		for i, key := range stored {
-			keys[i] = listener.Key{ID: key.ID, Secret: key.Secret}
-		}
-		return keys, nil
-	}
-}
-
-// grpcAddress is the address by which clients connect.
-func grpcAddress(address net.Addr) string {
+// addressText is the address by which clients connect.
+func addressText(address net.Addr) string {
 	if address.Network() == "unix" {
 		return unixPrefix + address.String()
 	}
@@ -218,11 +206,18 @@ func awaitReady(ctx context.Context, address string) error {
 	}
 }
 
-// announceReady prints the one line that a person or a script waits for.
-func (p *program) announceReady(address string) {
-	option := ""
+// banner is what a person, or a script, waits for: where everything is, and last
+// a first command to try.
+func (o *serveOptions) banner(store *openStore, lis net.Listener, web *webServer) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "data in %s\n", store.place)
+	if web != nil {
+		fmt.Fprintf(&b, "health on %s\n", web.url("/healthz"))
+	}
+	address, option := addressText(lis.Addr()), ""
 	if address != defaultAddress {
 		option = " --server " + address
 	}
-	fmt.Fprintf(p.stdout, "serving on %s; try: fanfare subscribe chat/messages lobby%s\n", address, option)
+	fmt.Fprintf(&b, "serving on %s; try: fanfare subscribe chat/messages lobby%s\n", address, option)
+	return b.String()
 }

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/service"
+	"github.com/fanfare-io/fanfare/service/hub"
+)
+
+const (
+	// webHeaderTimeout and webIdleTimeout let go of clients that send nothing.
+	webHeaderTimeout = 10 * time.Second
+	webIdleTimeout   = 2 * time.Minute
+	// webShutdownTimeout bounds the wait for answers under way at the end.
+	webShutdownTimeout = time.Second
+	maxWebHeaderBytes  = 16 << 10
+)
+
+// webServer serves HTTP from before the store is open until everything else has
+// ended, so that a probe is always answered.
+type webServer struct {
+	server *http.Server
+	lis    net.Listener
+	// handler answers; it is set before run.
+	handler atomic.Pointer[http.Handler]
+}
+
+// startWeb starts to serve on --http. It returns nil if that is off.
+func (o *serveOptions) startWeb(ctx context.Context, parts *components, logger *slog.Logger) (*webServer, error) {
+	if o.http == httpOff {
+		return nil, nil
+	}
+	lis, err := listen(ctx, "http", o.http)
+	if err != nil {
+		return nil, err
+	}
+	w := newWebServer(lis, logger)
+	w.answer(o.waitingPage(logger))
+	parts.start("http", w.run)
+	return w, nil
+}
+
+func newWebServer(lis net.Listener, logger *slog.Logger) *webServer {
+	w := &webServer{lis: lis}
+	var handler http.Handler = http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		(*w.handler.Load()).ServeHTTP(response, request)
+	})
+	if tcp, ok := lis.Addr().(*net.TCPAddr); ok && tcp.IP.IsLoopback() {
+		handler = service.LoopbackOnly(handler)
+	}
+	w.server = &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: webHeaderTimeout,
+		IdleTimeout:       webIdleTimeout,
+		MaxHeaderBytes:    maxWebHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+	return w
+}
+
+// answer has h answer from here on. A nil webServer has nobody to answer.
+func (w *webServer) answer(h http.Handler) {
+	if w != nil {
+		w.handler.Store(&h)
+	}
+}
+
+// run serves until ctx ends, then lets the answers under way out, and returns
+// nil. It closes the socket.
+func (w *webServer) run(ctx context.Context) error {
+	served := make(chan error, 1)
+	go func() { served <- w.server.Serve(w.lis) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), webShutdownTimeout)
+	defer cancel()
+	err := w.server.Shutdown(ending)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = w.server.Close()
+	}
+	<-served
+	return err
+}
+
+// url is where a path is served, for people.
+func (w *webServer) url(path string) string {
+	if address := w.lis.Addr(); address.Network() == "unix" {
+		return addressText(address) + ", " + path
+	}
+	return "http://" + w.lis.Addr().String() + path
+}
+
+// waitingPage is the health page before there is a store.
+func (o *serveOptions) waitingPage(logger *slog.Logger) http.Handler {
+	return service.New(absentStore{}, nil, absentBus{}, o.serviceConfig(logger)).HTTPHandler()
+}
+
+// absentStore and absentBus stand for those that are not there yet. The health
+// page asks nothing of them, as nobody runs the server that it is of.
+type (
+	absentStore struct{ backlog.Store }
+	absentBus   struct{ hub.Bus }
+)

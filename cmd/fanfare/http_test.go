@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+)
+
+// page is what a server answered over HTTP.
+type page struct {
+	status int
+	body   string
+	fields map[string]any // of JSON
+}
+
+func get(t *testing.T, url string, change ...func(*http.Request)) page {
+	t.Helper()
+	return getFrom(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, url, change...)
+}
+
+func getFrom(t *testing.T, client *http.Client, url string, change ...func(*http.Request)) page {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range change {
+		c(request)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := page{status: response.StatusCode, body: string(body)}
+	if strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") {
+		if err := json.Unmarshal(body, &p.fields); err != nil {
+			t.Errorf("%v in %s", err, body)
+		}
+	}
+	return p
+}
+
+// kind is the kind of the bus, in the page.
+func (p page) kind() any {
+	channel, _ := p.fields["channel"].(map[string]any)
+	return channel["kind"]
+}
+
+// healthURL is where a server says its health page is.
+func healthURL(t *testing.T, stdout *transcript) string {
+	t.Helper()
+	return stdout.await(t, `health on (http://\S+/healthz)\n`)[1]
+}
+
+// The health page follows a server's life; liveness is as long as it.
+func TestHealthOverHTTP(t *testing.T) {
+	p := startEmbeddedProcess(t, "--drain-delay", "1h")
+	url := healthURL(t, p.stdout)
+	ready := get(t, url)
+	if ready.status != http.StatusOK || ready.fields["status"] != "ready" || ready.kind() != "in-process" {
+		t.Errorf("ready: %+v", ready)
+	}
+	livez := strings.Replace(url, "/healthz", "/livez", 1)
+	if alive := get(t, livez); alive.status != http.StatusOK {
+		t.Errorf("alive: %+v", alive)
+	}
+	if other := get(t, strings.Replace(url, "/healthz", "/", 1)); other.status != http.StatusNotFound {
+		t.Errorf("another page: %+v", other)
+	}
+	p.signal(syscall.SIGTERM)
+	p.stderr.await(t, "draining")
+	eventually(t, "the page says that it drains", func() bool {
+		draining := get(t, url)
+		return draining.status == http.StatusServiceUnavailable && draining.fields["draining"] == true
+	})
+	if alive := get(t, livez); alive.status != http.StatusOK {
+		t.Errorf("alive while draining: %+v", alive)
+	}
+}
+
+// While the database is away there is a health page, of the same form as later.
+func TestHealthOverHTTPWhileWaiting(t *testing.T) {
+	own := pgtest.Start(t)
+	database := own.NewDatabase(t)
+	own.Stop("fast")
+	// A socket, since the banner with the port comes when the server is ready.
+	path := filepath.Join(t.TempDir(), "http.sock")
+	s := startUnready(t, database, "--http", "unix://"+path)
+	s.stderr.await(t, "waiting for the database")
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		},
+	}}
+	waiting := getFrom(t, client, "http://fanfare.example/healthz")
+	if waiting.status != http.StatusServiceUnavailable || waiting.fields["status"] != "not ready" || waiting.kind() != "postgresql" {
+		t.Errorf("waiting: %+v", waiting)
+	}
+	if alive := getFrom(t, client, "http://localhost/livez"); alive.status != http.StatusOK {
+		t.Errorf("alive while waiting: %+v", alive)
+	}
+	own.StartAgain()
+	s.awaitReady()
+	ready := getFrom(t, client, "http://localhost/healthz")
+	if ready.status != http.StatusOK || ready.kind() != "postgresql" {
+		t.Errorf("ready: %+v", ready)
+	}
+	names := func(p page) []string { return slices.Sorted(maps.Keys(p.fields)) }
+	if !slices.Equal(names(waiting), names(ready)) {
+		t.Errorf("the page has %q, and while waiting %q", names(ready), names(waiting))
+	}
+	if !strings.Contains(s.stdout.String(), "health on unix://"+path+", /healthz\n") {
+		t.Errorf("printed %q", s.stdout)
+	}
+}
+
+// A web page that has its name lead to this host reads nothing. Where the server
+// is meant for other hosts, it goes by whatever name they have for it.
+func TestHealthForOtherNames(t *testing.T) {
+	rebound := func(r *http.Request) { r.Host = "attacker.example" }
+	local := startEmbedded(t)
+	url := healthURL(t, local.stdout)
+	if p := get(t, url, rebound); p.status != http.StatusForbidden || strings.Contains(p.body, "ready") {
+		t.Errorf("%+v", p)
+	}
+	if p := get(t, url, func(r *http.Request) { r.Host = "localhost:1" }); p.status != http.StatusOK {
+		t.Errorf("%+v", p)
+	}
+	remote := startEmbedded(t, "--http", "0.0.0.0:0", "--insecure-allow-remote")
+	_, port, err := net.SplitHostPort(strings.TrimSuffix(strings.TrimPrefix(healthURL(t, remote.stdout), "http://"), "/healthz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := get(t, "http://127.0.0.1:"+port+"/healthz", rebound); p.status != http.StatusOK {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestNoHTTP(t *testing.T) {
+	s := startEmbedded(t, "--http", "off")
+	if out := s.stdout.String(); strings.Contains(out, "health on") {
+		t.Errorf("printed %q", out)
+	}
+	mustRun(t, "", "health", "--server", s.address)
+}
+
+// A client that asks nothing does not hold up the end.
+func TestSilentHTTPClient(t *testing.T) {
+	s := startEmbedded(t)
+	address := strings.TrimSuffix(strings.TrimPrefix(healthURL(t, s.stdout), "http://"), "/healthz")
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	s.interrupt()
+	if code := s.end(); code != exitOK || time.Since(began) > webHeaderTimeout {
+		t.Errorf("exit code %d after %s", code, time.Since(began))
+	}
+}
