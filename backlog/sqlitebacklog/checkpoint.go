@@ -11,14 +11,17 @@ import (
 // moves them into the database, after which the log is written from its start
 // again.
 const (
-	// checkpointPages is how long the log gets before a checkpoint.
+	// checkpointPages is how long the log gets before a checkpoint. A longer one
+	// costs less for each commit, since pages that were changed again and again are
+	// moved once, but keeps who publishes next waiting for longer; figures are at
+	// BenchmarkCheckpoints.
 	checkpointPages = 4000
-	// maxLogPages is how long it gets before readers, which keep a checkpoint from
-	// finishing while they read what is older, are waited for.
-	maxLogPages = 4 * checkpointPages
+	// maxLog, times that, is how long it gets before readers, which keep a checkpoint
+	// from finishing while they read what is older, are waited for.
+	maxLog = 4
 	// maxLogBytes is the size to which the log's file is cut once it is written
 	// from its start again.
-	maxLogBytes = maxLogPages * 4096
+	maxLogBytes = maxLog * checkpointPages * 4096
 	// maxReaderWait bounds that wait: another program may read for hours.
 	maxReaderWait = 500 * time.Millisecond
 )
@@ -26,6 +29,8 @@ const (
 // checkpoints is what is remembered from one checkpoint to the next. Whoever has
 // the writing connection may use it.
 type checkpoints struct {
+	// every is checkpointPages, but for tests.
+	every int64
 	// next is the length of the log at which there is another attempt after one
 	// that did not finish, in pages; 0 if it did.
 	next int64
@@ -43,11 +48,11 @@ func (s *Store) checkpoint(ctx context.Context, conn *sql.Conn) {
 	}
 	c := &s.checkpoints
 	pages, moved, err := s.runCheckpoint(ctx, conn, "noop")
-	if err != nil || pages < max(checkpointPages, c.next) || moved == pages {
+	if err != nil || pages < max(c.every, c.next) || moved == pages {
 		return
 	}
 	mode := "passive"
-	if pages >= max(maxLogPages, c.restart) {
+	if pages >= max(maxLog*c.every, c.restart) {
 		mode = "restart"
 		s.setBusyTimeout(ctx, conn, maxReaderWait)
 		defer s.setBusyTimeout(ctx, conn, busyTimeout)
@@ -58,11 +63,11 @@ func (s *Store) checkpoint(ctx context.Context, conn *sql.Conn) {
 	s.logger.Debug("checkpoint", "mode", mode, "pages", pages, "moved", moved, "duration", time.Since(began), "error", err)
 	switch {
 	case finished:
-		*c = checkpoints{}
+		c.next, c.restart = 0, 0
 	case mode == "restart":
 		s.logger.Warn("the write-ahead log cannot be shortened and grows; does another program read the file in a long transaction, or is the disk full?",
 			"file", s.path+"-wal", "pages", pages, "error", err)
-		c.next, c.restart = pages+checkpointPages/4, 2*pages
+		c.next, c.restart = pages+c.every/4, 2*pages
 	default:
 		c.next = pages + checkpointPages/4
 	}

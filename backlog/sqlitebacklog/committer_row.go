@@ -22,8 +22,9 @@ type streamRow struct {
 	storedBytes                    int64
 	created, updated, closedAt     int64 // closedAt is null unless closed
 
-	// stored is true if the row is in the table, changed if it has to be written.
-	stored, changed bool
+	// stored is true if the row is in the table, changed if it has to be written,
+	// and renewed if more has changed than a frame changes.
+	stored, changed, renewed bool
 	// first is what head was before the transaction's frames of this numbering.
 	first int64
 }
@@ -55,6 +56,9 @@ func readRow(ctx context.Context, s *statements, name backlog.StreamName) (*stre
 
 // write writes the row back.
 func (r *streamRow) write(ctx context.Context, s *statements) error {
+	if r.stored && !r.renewed {
+		return s.exec(ctx, s.advanceStream, r.head, r.headOrigin, r.storedBytes, r.updated, r.name.Channel, r.name.Scope)
+	}
 	statement := s.updateStream
 	if !r.stored {
 		statement = s.insertStream
@@ -107,6 +111,13 @@ func (r *streamRow) number(origin int64) {
 	r.epoch = rand.Int64N(epochBit) | epochBit
 	r.head, r.floor, r.first, r.storedBytes = 0, 0, 0, 0
 	r.headOrigin, r.floorOrigin = origin, origin
+	r.renewed = true
+}
+
+// close closes the stream.
+func (r *streamRow) close(now int64) {
+	r.closed, r.everClosed, r.renewed = true, true, true
+	r.closedAt = r.touch(now)
 }
 
 // touch returns the time of a change, by a clock that may have been set back: a

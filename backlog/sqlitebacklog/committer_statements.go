@@ -14,7 +14,9 @@ const (
 		stored_bytes, created, updated, closed_at, channel, scope) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	updateStreamSQL = `update streams set stream_id = ?, epoch = ?, previous_epoch = ?, head = ?, head_origin = ?, floor = ?, floor_origin = ?,
 		closed = ?, ever_closed = ?, ephemeral = ?, stored_bytes = ?, created = ?, updated = ?, closed_at = ? where channel = ? and scope = ?`
-	insertFrameSQL = `insert into channel_frames (stream_id, sequence, size, origin, created, content_type, event_type, headers, payload)
+	// advanceStreamSQL is for a row that has only got frames.
+	advanceStreamSQL = `update streams set head = ?, head_origin = ?, stored_bytes = ?, updated = ? where channel = ? and scope = ?`
+	insertFrameSQL   = `insert into channel_frames (stream_id, sequence, size, origin, created, content_type, event_type, headers, payload)
 		values (?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	selectKeySQL     = `select digest, epoch, sequence from idempotency_keys where channel = ? and scope = ? and key = ?`
 	insertKeySQL     = `insert into idempotency_keys (channel, scope, key, digest, epoch, sequence, created) values (?, ?, ?, ?, ?, ?, ?)`
@@ -28,9 +30,8 @@ const (
 type statements struct {
 	conn any // nil: none
 
-	selectStream, insertStream, updateStream driver.Stmt
-	insertFrame, selectKey, insertKey        driver.Stmt
-	insertRetired                            driver.Stmt
+	selectStream, insertStream, updateStream, advanceStream driver.Stmt
+	insertFrame, selectKey, insertKey, insertRetired        driver.Stmt
 
 	args [16]driver.NamedValue // of the call in progress
 	row  [14]driver.Value
@@ -46,7 +47,7 @@ func (s *statements) all() []struct {
 		sql       string
 	}{
 		{&s.selectStream, selectStreamSQL}, {&s.insertStream, insertStreamSQL}, {&s.updateStream, updateStreamSQL},
-		{&s.insertFrame, insertFrameSQL}, {&s.selectKey, selectKeySQL}, {&s.insertKey, insertKeySQL},
+		{&s.advanceStream, advanceStreamSQL}, {&s.insertFrame, insertFrameSQL}, {&s.selectKey, selectKeySQL}, {&s.insertKey, insertKeySQL},
 		{&s.insertRetired, insertRetiredSQL},
 	}
 }

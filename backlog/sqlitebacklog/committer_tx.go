@@ -214,8 +214,7 @@ func (t *transaction) decideClose(ctx context.Context, c *closing) (refusal, err
 		c.outcome = backlog.CloseOutcome{Last: last, AlreadyClosed: true}
 		return nil, nil
 	}
-	row.closed, row.everClosed = true, true
-	row.closedAt = row.touch(t.now)
+	row.close(t.now)
 	c.outcome = backlog.CloseOutcome{Last: last}
 	t.announcements = append(t.announcements, backlog.Announcement{
 		Kind: backlog.AnnounceClosed, Stream: c.stream, OwnEpoch: uint64(row.epoch), Origin: uint64(row.headOrigin),

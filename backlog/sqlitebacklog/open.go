@@ -45,7 +45,7 @@ func open(ctx context.Context, cfg Config, clock *clock) (_ *Store, err error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, logger: cfg.Logger, clock: clock, origin: newOrigin()}
+	s := &Store{cfg: cfg, logger: cfg.Logger, clock: clock, origin: newOrigin(), checkpoints: checkpoints{every: checkpointPages}}
 	s.committer = newCommitter(s)
 	s.bus = newBus(s.origin, cfg.MaxAnnouncedBytes)
 	defer func() {
