@@ -144,7 +144,7 @@ func checkRights(ctx context.Context, q querier, schema string) error {
 		union all
 		select 'execute on ' || p.proname from pg_proc p
 		 where p.pronamespace = (select oid from pg_namespace where nspname = $1)
-		   and p.proname in ('_origin', '_publish', '_close', '_trim') and not has_function_privilege(p.oid, 'execute')`, schema)
+		   and p.proname in ('_origin', '_publish', '_close', '_trim', '_policy', '_set_policy', '_set_default_backlog') and not has_function_privilege(p.oid, 'execute')`, schema)
 	if err != nil {
 		return explainConnect(err)
 	}

@@ -57,6 +57,7 @@ const (
 	codeReadOnly           = "25006" // read_only_sql_transaction
 	codeSerializationError = "40001" // serialization_failure
 	codeCompletionUnknown  = "40003" // statement_completion_unknown
+	codeDiskFull           = "53100" // disk_full
 	codeProgramLimit       = "54000" // program_limit_exceeded
 	codeQueryCanceled      = "57014" // query_canceled
 )
@@ -91,6 +92,8 @@ func judgeError(pg *pgconn.PgError, err error) (fate, error) {
 		return fateLocked, unavailable(err)
 	case codeCompletionUnknown:
 		return fateUnknown, fmt.Errorf("%w: %w", backlog.ErrOutcomeUnknown, err)
+	case codeDiskFull:
+		return fateRefused, fmt.Errorf("%w: %w", backlog.ErrDiskFull, err)
 	case codeProgramLimit:
 		// Notifications enter their queue at the commit.
 		if errors.As(err, &atCommit) {

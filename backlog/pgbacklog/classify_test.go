@@ -30,7 +30,9 @@ func TestJudge(t *testing.T) {
 		{"check violated", serverError("ERROR", "23514"), fateData, nil},
 		{"damaged data", serverError("ERROR", "XX001"), fateData, nil},
 		{"read only", serverError("ERROR", "25006"), fateRefused, backlog.ErrUnavailable},
-		{"disk full", serverError("ERROR", "53100"), fateRefused, backlog.ErrUnavailable},
+		{"disk full", serverError("ERROR", "53100"), fateRefused, backlog.ErrDiskFull},
+		{"disk full at the commit", &commitError{serverError("ERROR", "53100")}, fateRefused, backlog.ErrDiskFull},
+		{"disk full before the first statement", &notSentError{serverError("FATAL", "53100")}, fateNotSent, backlog.ErrUnavailable},
 		{"cancelled by somebody", serverError("ERROR", "57014"), fateRefused, backlog.ErrUnavailable},
 		{"out of time", fmt.Errorf("%w: %w", errOutOfTime, serverError("ERROR", "57014")), fateLocked, backlog.ErrUnavailable},
 		{"no rights", serverError("ERROR", "42501"), fateRefused, backlog.ErrUnavailable},
@@ -40,7 +42,7 @@ func TestJudge(t *testing.T) {
 		{"completion unknown", serverError("ERROR", "40003"), fateUnknown, backlog.ErrOutcomeUnknown},
 		{"connection lost", errors.New("unexpected EOF"), fateUnknown, backlog.ErrOutcomeUnknown},
 		{"too slow", context.DeadlineExceeded, fateUnknown, backlog.ErrOutcomeUnknown},
-		{"translated severity", translated("FEHLER", "ERROR", "53100"), fateRefused, backlog.ErrUnavailable},
+		{"translated severity", translated("FEHLER", "ERROR", "53100"), fateRefused, backlog.ErrDiskFull},
 		{"empty code", serverError("ERROR", ""), fateRefused, backlog.ErrUnavailable},
 	} {
 		t.Run(test.name, func(t *testing.T) {

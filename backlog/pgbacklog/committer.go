@@ -80,7 +80,7 @@ type committer struct {
 	// call runs one transaction: runPublish, which tests of the queues replace.
 	call callFunc
 	// These call the schema's functions.
-	publishSQL, closeSQL, prepareSQL string
+	publishSQL, closeSQL, setPolicySQL, prepareSQL string
 	// lockTimeout, a time.Duration, is the longest wait for one lock. It is set
 	// when a connection is prepared.
 	lockTimeout atomic.Int64
@@ -124,14 +124,15 @@ func newCommitter(pool *pgxpool.Pool, cfg committerConfig, logger *slog.Logger) 
 	cfg = cfg.withDefaults()
 	schema := pgx.Identifier{cfg.Schema}.Sanitize()
 	c := &committer{
-		cfg:        cfg,
-		pool:       pool,
-		logger:     logger,
-		publishSQL: "select status, epoch, sequence from " + schema + publishCall,
-		closeSQL:   "select outcome, epoch, sequence from " + schema + closeCall,
-		prepareSQL: "select setting::bigint from pg_settings, " + schema + prepareCall + " where name = 'deadlock_timeout'",
-		batchSlots: make(chan struct{}, cfg.BatchConns),
-		lanes:      make(map[backlog.StreamName]*lane),
+		cfg:          cfg,
+		pool:         pool,
+		logger:       logger,
+		publishSQL:   "select status, epoch, sequence from " + schema + publishCall,
+		closeSQL:     "select outcome, epoch, sequence from " + schema + closeCall,
+		setPolicySQL: "select " + schema + setPolicyCall,
+		prepareSQL:   "select setting::bigint from pg_settings, " + schema + prepareCall + " where name = 'deadlock_timeout'",
+		batchSlots:   make(chan struct{}, cfg.BatchConns),
+		lanes:        make(map[backlog.StreamName]*lane),
 	}
 	c.call = c.runPublish
 	c.batchWork.L = &c.mu

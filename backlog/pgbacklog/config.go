@@ -42,13 +42,17 @@ type Config struct {
 	Schema string
 	// Instance tells replicas apart in pg_stat_activity; it may be empty.
 	Instance string
+	// Replicas is how many replicas share the database; default 1. Open warns if
+	// all of them, configured like this one, may need more connections than the
+	// server allows.
+	Replicas int
 	// Logger gets warnings about the server and what the janitor could not do;
 	// default slog.Default().
 	Logger *slog.Logger
 
-	// Backlog, if not nil, becomes the schema's default for how many of a stream's
-	// newest frames a new subscription may replay. It is stored in the database,
-	// for publishers by SQL too; nil leaves what is stored there.
+	// Backlog, if not nil, becomes the backlog of the schema's default policy, which
+	// applies where no other one sets a backlog. It is stored in the database, for
+	// publishers by SQL too, and a change is logged; nil leaves what is stored there.
 	Backlog *int64
 	// MaxFrameBytes bounds a payload; 0 means the schema's setting, which is
 	// backlog.DefaultMaxFrameBytes in a new schema.
@@ -78,6 +82,7 @@ type Config struct {
 // withDefaults returns c with every zero value replaced by its default.
 func (c Config) withDefaults() Config {
 	setDefault(&c.Schema, DefaultSchema)
+	setDefault(&c.Replicas, 1)
 	setDefault(&c.MaxQueuedFrames, 10_000)
 	setDefault(&c.MaxQueuedBytes, 64<<20)
 	setDefault(&c.Lanes, 8)
@@ -112,7 +117,7 @@ func (c Config) validate() error {
 		name  string
 		value int64
 	}{
-		{"MaxFrameBytes", int64(c.MaxFrameBytes)}, {"MaxQueuedFrames", int64(c.MaxQueuedFrames)},
+		{"Replicas", int64(c.Replicas)}, {"MaxFrameBytes", int64(c.MaxFrameBytes)}, {"MaxQueuedFrames", int64(c.MaxQueuedFrames)},
 		{"MaxQueuedBytes", c.MaxQueuedBytes}, {"Lanes", int64(c.Lanes)}, {"BatchConns", int64(c.BatchConns)},
 		{"LoadConns", int64(c.LoadConns)}, {"PageConns", int64(c.PageConns)},
 		{"ConnectTimeout", int64(c.ConnectTimeout)}, {"JanitorInterval", int64(c.JanitorInterval)},

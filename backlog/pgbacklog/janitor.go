@@ -86,8 +86,8 @@ select s.channel, s.scope,
             then 'trim'
             when s.floor = s.head and coalesce(s.closed_at, s.updated) < t.now - p.stream_retention then 'remove'
             else 'none' end
-  from page s, fanfare.settings g, fanfare.policies p, (select clock_timestamp() as now) t
- where p.channel = ''
+  from page s cross join fanfare.settings g cross join (select clock_timestamp() as now) t
+  cross join lateral fanfare._policy(s.channel) p
  order by s.channel, s.scope`
 
 // trimSQL trims the given streams but those whose rows somebody holds. It
@@ -106,7 +106,7 @@ const removeStreamsSQL = `
 with locked as materialized (
   select s.channel, s.scope
     from fanfare.streams s join unnest($1::text[], $2::text[]) c(channel, scope) on s.channel = c.channel and s.scope = c.scope
-    join fanfare.policies p on p.channel = ''
+    cross join lateral fanfare._policy(s.channel) p
    where s.floor = s.head and coalesce(s.closed_at, s.updated) < clock_timestamp() - p.stream_retention
    order by s.channel, s.scope
      for update of s skip locked)

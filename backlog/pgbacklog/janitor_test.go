@@ -73,7 +73,7 @@ func TestSweepOfMany(t *testing.T) {
 		t.Errorf("%d frames are left within the grace, want %d", n, frames)
 	}
 
-	execute(t, s.url, `update fanfare.policies set backlog = 1`)
+	execute(t, s.url, `select fanfare.set_policy('', true, 1)`)
 	s.sweep(t)
 	if n := s.count(t, "retired_streams"); n != 0 {
 		t.Errorf("%d earlier numberings are left", n)
@@ -85,7 +85,7 @@ func TestSweepOfMany(t *testing.T) {
 		t.Errorf("%d streams have a wrong floor", n)
 	}
 
-	execute(t, s.url, `update fanfare.policies set backlog = 0, stream_retention = '1 hour'; update fanfare.streams set updated = now() - interval '2 hours'`)
+	execute(t, s.url, `select fanfare.set_policy('', true, 0, null, '1 hour'); update fanfare.streams set updated = now() - interval '2 hours'`)
 	s.sweep(t)
 	s.sweep(t)
 	if n := s.count(t, "streams") + s.count(t, "channel_frames"); n != 0 {
@@ -99,7 +99,7 @@ func TestSweepWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
 	s.publishTo(t, "held", 3, 10)
-	execute(t, s.url, `update fanfare.policies set backlog = 0, stream_retention = '1 microsecond'`)
+	execute(t, s.url, `select fanfare.set_policy('', true, 0, null, '1 microsecond')`)
 	holder := pgtest.Dial(t, s.url)
 	pgtest.Exec(t, holder, "begin")
 	pgtest.Exec(t, holder, "select fanfare.publish('held', '1', '')")
@@ -183,7 +183,7 @@ func TestGraceIsBounded(t *testing.T) {
 		{"grace_rows = 20, grace_bytes = 100000", 100 - 10 - 20},
 	} {
 		s := openStore(t)
-		execute(t, s.url, "update fanfare.policies set backlog = 10; update fanfare.settings set "+tt.setting)
+		execute(t, s.url, "select fanfare.set_policy('', true, 10); update fanfare.settings set "+tt.setting)
 		for range 100 {
 			if _, err := backlog.Publish(t.Context(), s, backlog.Publication{Stream: failoverStream, Payload: make([]byte, 100)}); err != nil {
 				t.Fatal(err)

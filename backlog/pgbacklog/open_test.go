@@ -241,7 +241,7 @@ func TestOpenNamesMissingRights(t *testing.T) {
 	if _, err := backlog.Publish(t.Context(), s, backlog.Publication{Stream: stream, IdempotencyKey: "k"}); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, u, `update fanfare.settings set grace = '0', idempotency_window = '0'; update fanfare.policies set backlog = 0, stream_retention = '1 microsecond'`)
+	execute(t, u, `update fanfare.settings set grace = '0', idempotency_window = '0'; select fanfare.set_policy('', true, 0, null, '1 microsecond')`)
 	for range 2 { // the first empties the stream, the second removes it
 		if err := s.janitor.sweep(t.Context()); err != nil {
 			t.Errorf("sweep: %v", err)
@@ -280,24 +280,6 @@ func TestOpenChecksVersions(t *testing.T) {
 
 	execute(t, u, `alter schema fanfare rename to other`)
 	wantError(t, openError(t, Config{URL: u, Schema: "other"}), "fanfare_other", "UPDATE")
-}
-
-func TestOpenSetsTheBacklog(t *testing.T) {
-	t.Parallel()
-	u := pgtest.NewDatabase(t)
-	migrate(t, u, "")
-	stored := func() int { return query[int](t, u, `select backlog from fanfare.policies where channel = ''`) }
-	openStoreOn(t, Config{URL: u})
-	if n := stored(); n != 1000 {
-		t.Errorf("the backlog is %d, want the default of 1000", n)
-	}
-	for _, n := range []int64{7, 0} {
-		openStoreOn(t, Config{URL: u, Backlog: &n})
-		openStoreOn(t, Config{URL: u})
-		if got := stored(); got != int(n) {
-			t.Errorf("the backlog is %d, want %d", got, n)
-		}
-	}
 }
 
 func TestMaxFrameBytes(t *testing.T) {

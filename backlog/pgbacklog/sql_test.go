@@ -154,7 +154,8 @@ func TestSQLNeedsRights(t *testing.T) {
 	app := newApplication(t, s)
 	for _, sql := range []string{
 		"select * from fanfare.announcement_keys", "select * from fanfare.channel_frames", "select * from fanfare.streams", "select * from fanfare.stream_states",
-		"delete from fanfare.streams", "insert into fanfare.policies values ('x', 1, null, '1 day')", "select fanfare._trim('a', 'b')",
+		"delete from fanfare.streams", "insert into fanfare.policies values ('x', false, 1)", "select * from fanfare.policies", "select fanfare.set_policy('x', false, 1)",
+		"select fanfare._set_policy('x', false, 1, null, null, null)", "select fanfare._set_default_backlog(1, null)", "select fanfare._trim('a', 'b')",
 		"select fanfare._announce(array['D'], 1)", "select fanfare._close('a', 'b', null, null)",
 		"select fanfare._publish(array['a'], array[''], array[''::bytea], array[''], array[''], array[null], array[null], array[null]::bigint[], array[null]::bigint[], 'lane', null)",
 	} {
@@ -173,7 +174,7 @@ func TestSearchPathAttack(t *testing.T) {
 	s := openStore(t)
 	app := newApplication(t, s)
 	role := query[string](t, s.url, "select current_database() || '_app'")
-	execute(t, s.url, "create schema evil authorization "+role)
+	execute(t, s.url, "create schema evil authorization "+role+"; grant execute on function fanfare.set_policy to "+role)
 	for _, object := range []string{
 		"create function evil._origin() returns bigint language sql as 'select 1'",
 		"create function evil.clock_timestamp() returns timestamptz language sql as $$ select '2000-01-01'::timestamptz $$",
@@ -185,6 +186,8 @@ func TestSearchPathAttack(t *testing.T) {
 		"create temporary table streams (channel text, scope text)",
 		"create temporary table settings (notify_channel text)",
 		"create temporary table policies (channel text)",
+		"create function evil.length(text) returns int language sql as 'select 0'",
+		"create function evil._policy(text) returns table (backlog bigint, retention_age interval, stream_retention interval) language sql as $$ select 0, null::interval, '1 us'::interval $$",
 		"create temporary table announcement_keys (key_id bigint, key bytea)",
 		"create temporary table channel_frames (stream_id bigint)",
 		"create temporary table idempotency_keys (channel text)",
@@ -198,6 +201,10 @@ func TestSearchPathAttack(t *testing.T) {
 	}
 	pgtest.Exec(t, app, "select fanfare.publish_batch(array['attack'], array[''], array['x'::bytea])")
 	wantPayloads(t, s, "attack", "x", "x", "x")
+	pgtest.Exec(t, app, "select fanfare.set_policy('attack', backlog => 2)")
+	if base := query[int](t, s.url, "select base from fanfare.stream_states where channel = 'attack'"); base != 1 {
+		t.Errorf("the base is %d, want that of the policy", base)
+	}
 	pgtest.Exec(t, app, "select fanfare.close_stream('attack', '')")
 }
 

@@ -10,7 +10,8 @@ import (
 // "fanfare". The connections' search_path is left alone: it may be anything.
 type statements struct {
 	load, page, listAll, listChannel string
-	announcementKeys, setBacklog     string
+	announcementKeys                 string
+	policies, setDefaultBacklog      string
 	janitor                          janitorStatements
 }
 
@@ -22,12 +23,13 @@ func qualify(schema, sql string) string {
 func newStatements(schema string) statements {
 	in := func(sql string) string { return qualify(schema, sql) }
 	return statements{
-		load:             in(loadSQL),
-		page:             in(pageSQL),
-		listAll:          in(listAllSQL),
-		listChannel:      in(listChannelSQL),
-		announcementKeys: in(`select key_id, key from fanfare.announcement_keys order by key_id`),
-		setBacklog:       in(`update fanfare.policies set backlog = $1 where channel = '' and backlog <> $1`),
+		load:              in(loadSQL),
+		page:              in(pageSQL),
+		listAll:           in(listAllSQL),
+		listChannel:       in(listChannelSQL),
+		announcementKeys:  in(`select key_id, key from fanfare.announcement_keys order by key_id`),
+		policies:          in(policiesSQL),
+		setDefaultBacklog: in(setDefaultBacklogSQL),
 		janitor: janitorStatements{
 			lock:          in(janitorLockSQL),
 			keys:          in(sweepKeysSQL),

@@ -40,10 +40,6 @@ type Store struct {
 
 var _ backlog.Store = (*Store)(nil)
 
-// sharedPublishConns are for what is not the committer: the janitor, and Ping
-// or Notify. They must not wait for lanes that wait for foreign transactions.
-const sharedPublishConns = 2
-
 // Open connects to a migrated schema and checks that the store can work there:
 // the server's version, encoding and role, the schema's version, and the rights
 // of the URL's role. Errors say what to do; a server that cannot be reached is
@@ -73,7 +69,7 @@ func (s *Store) openPools(ctx context.Context) error {
 		purpose string
 		conns   int
 	}{
-		{&s.publishing, "publish", 1 + s.cfg.Lanes + s.cfg.BatchConns + sharedPublishConns},
+		{&s.publishing, "publish", s.cfg.publishConns()},
 		{&s.loading, "load", s.cfg.LoadConns},
 		{&s.paging, "page", s.cfg.PageConns},
 	} {
@@ -101,6 +97,9 @@ func (s *Store) prepare(ctx context.Context) error {
 	if err := checkServer(ctx, conn, s.logger); err != nil {
 		return err
 	}
+	if err := checkBudget(ctx, conn, s.cfg, s.logger); err != nil {
+		return err
+	}
 	settings, err := readSettings(ctx, conn, s.cfg.Schema)
 	if err != nil {
 		return err
@@ -118,24 +117,6 @@ func (s *Store) prepare(ctx context.Context) error {
 	s.maxFrameBytes = s.cfg.MaxFrameBytes
 	setDefault(&s.maxFrameBytes, settings.maxFrameBytes)
 	return s.setBacklog(ctx, conn)
-}
-
-// setBacklog stores the configured default backlog, if there is one.
-func (s *Store) setBacklog(ctx context.Context, conn *pgxpool.Conn) error {
-	if s.cfg.Backlog == nil {
-		return nil
-	}
-	tag, err := conn.Exec(ctx, s.sql.setBacklog, *s.cfg.Backlog)
-	if hasCode(err, codeInsufficientPrivilege) {
-		return rightsError(ctx, conn, s.cfg.Schema, []string{"update on policies"})
-	}
-	if err != nil {
-		return fmt.Errorf("set the default backlog: %w", err)
-	}
-	if tag.RowsAffected() > 0 {
-		s.logger.Info("the schema's default backlog was changed", "schema", s.cfg.Schema, "backlog", *s.cfg.Backlog)
-	}
-	return nil
 }
 
 // NotifyChannel is the notify channel on which all frames of the schema are

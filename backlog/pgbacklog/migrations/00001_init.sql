@@ -30,15 +30,20 @@ create table settings (
 insert into settings (schema_version, oldest_binary, notify_channel)
 values (1, 1, 'fanfare_' || current_schema());
 
--- What a new subscription may replay. The row with the empty channel is the
--- default of the schema.
+-- What new subscriptions may replay of a channel's streams, or of those of all
+-- channels that begin with it, and how long streams are kept. Null is inherited,
+-- as _policy says; the row of the empty prefix, if there is one, is the schema's
+-- default. set_policy writes it.
 create table policies (
-  channel          text     collate "C" primary key,
-  backlog          bigint   not null check (backlog >= 0),
-  retention_age    interval check (retention_age > '0'), -- null: any age
-  stream_retention interval not null check (stream_retention > '0')
-);
-insert into policies values ('', 1000, null, '7 days');
+  channel          text     collate "C" not null check (octet_length(channel) <= 255),
+  prefix           boolean  not null,
+  backlog          bigint   check (backlog >= 0),
+  retention_age    interval check (retention_age >= '0'), -- 0: any age
+  stream_retention interval check (stream_retention > '0'),
+  primary key (channel, prefix),
+  check (prefix or channel <> ''),
+  check (num_nonnulls(backlog, retention_age, stream_retention) > 0)
+) with (fillfactor = 10); -- few rows a page, or the planner would rather read them all than use the index
 
 -- Keys of the digest by which replicas tell announcements of these functions
 -- from those of any role that can connect. pads: RFC 2104 with SHA-256.
@@ -278,6 +283,31 @@ create function _entry(p_channel text, p_scope text, p_epoch bigint, p_sequence 
 $$;
 -- +goose StatementEnd
 
+-- The bounds of a channel's streams. Each comes from the closest policy that sets
+-- it: that of the channel, then those of its prefixes from the longest on, then
+-- the built-in one. retention_age null means any age.
+--
+-- Of a channel as many prefixes are looked up as policies have lengths, by the
+-- primary key: going through all policies for each of many streams would take
+-- longer than the rest of a read.
+--
+-- The body is parsed here, so that it finds its table under any search_path, and
+-- has no SET clause, so that it is inlined.
+-- +goose StatementBegin
+create function _policy(p_channel text) returns table (backlog bigint, retention_age interval, stream_retention interval)
+language sql stable begin atomic
+  select coalesce((array_agg(p.backlog order by p.prefix, octet_length(p.channel) desc) filter (where p.backlog is not null))[1], 1000),
+         nullif((array_agg(p.retention_age order by p.prefix, octet_length(p.channel) desc) filter (where p.retention_age is not null))[1], '0'),
+         coalesce((array_agg(p.stream_retention order by p.prefix, octet_length(p.channel) desc) filter (where p.stream_retention is not null))[1], '7 days')
+    from (select p_channel as channel, false as prefix
+          union all
+          select left(p_channel, l.n), true
+            from unnest((select array_agg(distinct length(q.channel)) from policies q where q.prefix)) l(n)
+           where l.n <= length(p_channel)) c
+   join policies p on p.channel = c.channel and p.prefix = c.prefix;
+end;
+-- +goose StatementEnd
+
 -- Deletes what is beyond the backlog and the grace of a stream whose row the
 -- caller has locked, at most 4,096 rows and 128 MiB. The range is bounded from below by the
 -- floor, so that dead index entries of earlier trims are not scanned again.
@@ -286,7 +316,7 @@ create function _trim(p_channel text, p_scope text) returns bigint
 language plpgsql volatile set search_path from current as $$
 declare
   s        streams;
-  p        policies;
+  p        record;
   g        settings;
   v_now    timestamptz := clock_timestamp();
   v_limit  bigint; -- at or below it, frames are beyond the backlog
@@ -297,7 +327,7 @@ declare
 begin
   select * into s from streams where channel = p_channel and scope = p_scope for no key update;
   if not found or s.floor >= s.head then return 0; end if;
-  select * into strict p from policies where channel = '';
+  select * into strict p from _policy(p_channel);
   select * into strict g from settings;
   v_limit := s.head - p.backlog;
   if s.closed and s.closed_at < v_now - g.grace then
@@ -639,8 +669,8 @@ begin
   -- index entries of the last ones again and again.
   select array_agg(c.r) filter (where c.before >> 6 <> (c.r).head >> 6) into v_due from changed c;
   if v_due is not null then
-    perform _trim(d.channel, d.scope) from unnest(v_due) d, policies p
-      where p.channel = '' and d.head - p.backlog > d.floor;
+    perform _trim(d.channel, d.scope) from unnest(v_due) d cross join lateral _policy(d.channel) p
+      where d.head - p.backlog > d.floor;
   end if;
 
   perform _announce(array_agg(_entry(e.channel, e.scope, e.epoch, e.sequence, e.id, v_now,
@@ -919,6 +949,97 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- Sets a policy, in place of what was set for the same channel or prefix; if all
+-- is null there is none any more. The caller has checked the limits. Returns
+-- whether that changed anything. FN005: there are as many policies as may be.
+-- +goose StatementBegin
+create function _set_policy(p_channel text, p_prefix boolean, p_backlog bigint, p_retention_age interval, p_stream_retention interval, p_lock_timeout_ms int)
+returns boolean
+language plpgsql volatile security definer set search_path from current as $$
+declare
+  c_max constant int := 1000;
+begin
+  perform _pin_settings(p_lock_timeout_ms);
+  -- One at a time: two could each see room for one more.
+  perform pg_advisory_xact_lock(hashtextextended(current_schema(), 4));
+  if num_nonnulls(p_backlog, p_retention_age, p_stream_retention) = 0 then
+    delete from policies p where p.channel = p_channel and p.prefix = p_prefix;
+    if not found then return false; end if;
+  else
+    -- Ages in microseconds alone: a month or a day has no fixed length.
+    insert into policies as p (channel, prefix, backlog, retention_age, stream_retention)
+    values (p_channel, p_prefix, p_backlog,
+            make_interval(secs => extract(epoch from p_retention_age)::double precision),
+            make_interval(secs => extract(epoch from p_stream_retention)::double precision))
+    on conflict (channel, prefix) do update
+      set backlog = excluded.backlog, retention_age = excluded.retention_age, stream_retention = excluded.stream_retention
+      where (p.backlog, p.retention_age, p.stream_retention) is distinct from (excluded.backlog, excluded.retention_age, excluded.stream_retention);
+    if not found then return false; end if;
+    if (select count(*) from policies) > c_max then
+      raise exception using errcode = 'FN005',
+        message = format('fanfare: the schema has %s policies, the most it may have', c_max);
+    end if;
+  end if;
+  perform _announce(array['H'], _server_origin());
+  return true;
+end $$;
+-- +goose StatementEnd
+
+-- Sets the backlog of the schema's default alone. Returns whether that changed
+-- anything.
+-- +goose StatementBegin
+create function _set_default_backlog(p_backlog bigint, p_lock_timeout_ms int) returns boolean
+language plpgsql volatile security definer set search_path from current as $$
+declare
+  p policies;
+begin
+  if exists (select from policies q where q.channel = '' and q.prefix and q.backlog = p_backlog) then return false; end if;
+  perform _pin_settings(p_lock_timeout_ms);
+  perform pg_advisory_xact_lock(hashtextextended(current_schema(), 4)); -- before the rest of the row is read
+  select * into p from policies q where q.channel = '' and q.prefix;
+  return _set_policy('', true, p_backlog, p.retention_age, p.stream_retention, null);
+end $$;
+-- +goose StatementEnd
+
+-- Raises 22023 for an age that a policy may not set.
+-- +goose StatementBegin
+create function _check_age(p_field text, p_age interval) returns void
+language plpgsql immutable as $$
+begin
+  if extract(epoch from p_age) < 0 then
+    raise exception using errcode = '22023', message = format('fanfare: %s must not be negative', p_field);
+  elsif extract(epoch from p_age) > 876000 * 3600::numeric then
+    raise exception using errcode = '22023', message = format('fanfare: %s must be at most 876000 hours, 100 years', p_field);
+  end if;
+end $$;
+-- +goose StatementEnd
+
+-- Sets what new subscriptions may replay of the streams of a channel, or of all
+-- channels that begin with it, and how long those streams are kept; in place of
+-- what was set for the same before. Null is inherited, and a policy that sets
+-- nothing is removed. Errors: 22023 a field is outside its limit, FN005 there are
+-- as many policies as may be.
+-- +goose StatementBegin
+create function set_policy(channel text, prefix boolean default false, backlog bigint default null,
+  retention_age interval default null, stream_retention interval default null) returns void
+language plpgsql volatile security definer set search_path from current as $$
+begin
+  if prefix is null then
+    raise exception using errcode = '22023', message = 'fanfare: prefix must not be null';
+  end if;
+  perform _check_text('channel', channel, case when prefix then 0 else 1 end, 255);
+  if backlog < 0 then
+    raise exception using errcode = '22023', message = 'fanfare: backlog must not be negative';
+  end if;
+  perform _check_age('retention_age', retention_age);
+  perform _check_age('stream_retention', stream_retention);
+  if extract(epoch from stream_retention) = 0 then
+    raise exception using errcode = '22023', message = 'fanfare: stream_retention must not be 0';
+  end if;
+  perform _set_policy(channel, prefix, backlog, retention_age, stream_retention, null);
+end $$;
+-- +goose StatementEnd
+
 -- What a new subscription needs to know. base is the sequence before the oldest
 -- frame that it may replay.
 create view stream_states as
@@ -928,7 +1049,7 @@ select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor,
             when b.base = s.floor then s.floor_origin
             else (select f.origin from channel_frames f where f.stream_id = s.stream_id and f.sequence = b.base) end as base_origin
   from streams s
-  cross join (select * from policies where channel = '') p
+  cross join lateral _policy(s.channel) p
   cross join lateral (
     select case
       when p.retention_age is null then greatest(s.floor, s.head - p.backlog)
