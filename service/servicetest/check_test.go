@@ -91,6 +91,11 @@ func TestEveryCheckDetectsItsViolation(t *testing.T) {
 			*oldest(r) = slices.Delete(*oldest(r), 1, 3) // 1 and 2
 			(*oldest(r))[0].Tick = 25                    // after both were sent
 		}, []string{"Resumable", "Explicit"}},
+		"a frame is lost after a first call that failed": {func(r *Run) {
+			*oldest(r) = slices.Delete(*oldest(r), 1, 3) // 1 and 2
+			(*oldest(r))[0].Tick = 25                    // after both were sent
+			*oldest(r) = slices.Insert(*oldest(r), 0, Event{Tick: 4, Kind: SawEnd, Explained: true})
+		}, []string{"Resumable", "Explicit"}},
 		"two frames are swapped": {func(r *Run) {
 			e := *live(r)
 			e[1], e[2] = e[2], e[1]

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -124,12 +123,7 @@ func explained(ctx context.Context, err error) bool {
 	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded: // the server may see the client's deadline first
 		return true
 	}
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			return info.GetReason() != ""
-		}
-	}
-	return false
+	return reasonOf(err) != ""
 }
 
 func (f *Follower) request() *fanfarev1.SubscribeRequest {

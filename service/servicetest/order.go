@@ -1,6 +1,10 @@
 package servicetest
 
-import "github.com/fanfare-io/fanfare/backlog"
+import (
+	"slices"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
 
 // ordered, resumable and explicit walk each subscriber's events.
 
@@ -117,7 +121,9 @@ func resumes(s Subscriber) []string {
 // wholeRest: a subscriber that stayed has every confirmed frame after its first
 // position, unless it was told of gaps.
 func wholeRest(s Subscriber, published []Publish) []string {
-	if !s.Complete || len(s.Events) == 0 || s.Events[0].Kind != SawSubscribed {
+	// Earlier calls may have failed.
+	first := slices.IndexFunc(s.Events, func(e Event) bool { return e.Kind == SawSubscribed })
+	if !s.Complete || first < 0 {
 		return nil
 	}
 	for _, e := range s.Events {
@@ -126,7 +132,7 @@ func wholeRest(s Subscriber, published []Publish) []string {
 		}
 	}
 	var v violations
-	from := s.Events[0].Position.Sequence
+	from := s.Events[first].Position.Sequence
 	got := contents(s)
 	for _, p := range published {
 		if p.Position.Sequence > from && !got[p.Content] {
