@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
 )
 
 // outputs are the kinds of output whose reader may leave.

@@ -38,7 +38,7 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *compone
 		// Before the sockets: a second server on a file is told about the file,
 		// rather than about a port that the first one has, too.
 		if store, err = o.openSQLite(ctx, logger); err != nil {
-			return err
+			return unlessEnding(ctx, err)
 		}
 		parts.atEnd(store.Close)
 	}
@@ -54,13 +54,9 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *compone
 	if o.remote {
 		logger.Warn("serving without authentication: whoever reaches this address may publish and read everything", "address", lis.Addr())
 	}
-	if store == nil {
-		store, err = o.awaitPostgreSQL(ctx, lis, logger)
-		if ctx.Err() != nil {
-			err = nil // a signal while waiting is an orderly end
-		}
-		if err != nil || store == nil {
-			return err
+	if !o.embedded() {
+		if store, err = o.awaitPostgreSQL(ctx, lis, logger); err != nil {
+			return unlessEnding(ctx, err)
 		}
 		parts.atEnd(store.Close)
 	}
@@ -69,8 +65,18 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *compone
 	return p.serveUntil(ctx, server, lis, parts, o.banner(store, lis, web))
 }
 
-// awaitPostgreSQL opens the store. While its server cannot be reached it answers on
-// lis that it is alive and not ready, and tries again; any other error is final.
+// unlessEnding returns the error of opening a store, or nil if ctx has ended: a
+// signal meanwhile is an orderly end.
+func unlessEnding(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// awaitPostgreSQL opens a store on PostgreSQL. While its server cannot be reached
+// it answers on lis that it is alive and not ready, and tries again; any other
+// error is final.
 func (o *serveOptions) awaitPostgreSQL(ctx context.Context, lis socket, logger *slog.Logger) (*openStore, error) {
 	waiting := startWaitingServer(lis)
 	store, err := backoff.Retry(ctx,
