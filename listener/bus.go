@@ -36,7 +36,8 @@ type Sink interface {
 	// Announce delivers announcements in the order of commit. The sink owns them.
 	Announce(announcements []backlog.Announcement)
 	// Hint says that something may have been announced that could not be read or
-	// is not authentic. It comes at most once a second.
+	// is not authentic, or that bounds of streams were changed. It comes at most
+	// once a second.
 	Hint()
 }
 
@@ -231,8 +232,8 @@ func (b *Bus) judge(ctx context.Context, n Notification) []backlog.Announcement 
 	}
 	b.counters.envelopes.Add(1)
 	b.counters.announcements.Add(uint64(len(envelope.Announcements)))
-	if envelope.Skipped > 0 {
-		b.counters.skippedEntries.Add(uint64(envelope.Skipped))
+	b.counters.skippedEntries.Add(uint64(envelope.Skipped))
+	if envelope.Hint || envelope.Skipped > 0 {
 		b.hintDue = true
 	}
 	return envelope.Announcements

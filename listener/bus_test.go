@@ -113,19 +113,26 @@ type publisher struct {
 	key  Key
 }
 
-// envelope returns the next envelope with a frame, in a transaction of its own.
+// publish notifies an envelope with frames, in a transaction of its own, and
+// returns it.
 func (p *publisher) publish(sequences ...uint64) string {
+	p.t.Helper()
+	var e Envelope
+	for _, n := range sequences {
+		e.Announcements = append(e.Announcements, frame(n, []byte("payload"), nil))
+	}
+	return p.send(e)
+}
+
+func (p *publisher) send(e Envelope) string {
 	p.t.Helper()
 	tx, err := p.conn.Begin(p.t.Context())
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	e := Envelope{Origin: 5, Index: 1, PID: p.conn.PgConn().PID()}
+	e.Origin, e.Index, e.PID = 5, 1, p.conn.PgConn().PID()
 	if err := tx.QueryRow(p.t.Context(), "select pg_current_xact_id()::text::bigint").Scan(&e.Transaction); err != nil {
 		p.t.Fatal(err)
-	}
-	for _, n := range sequences {
-		e.Announcements = append(e.Announcements, frame(n, []byte("payload"), nil))
 	}
 	payload := EncodeEnvelope(p.key, e)
 	if _, err := tx.Exec(p.t.Context(), "select pg_notify($1, $2)", busChannel, payload); err != nil {
@@ -195,6 +202,27 @@ func TestBusAnnounces(t *testing.T) {
 	}
 	if s := b.bus.Stats(); s.Envelopes != 3 || s.Announcements != 4 || s.Reloads != 1 {
 		t.Fatalf("stats %+v", s)
+	}
+}
+
+// An entry that says that a policy was changed is a hint, and nothing to worry
+// about.
+func TestBusPassesHints(t *testing.T) {
+	t.Parallel()
+	b := newBusTest(t, &sink{})
+	b.pub.send(Envelope{Hint: true})
+	eventually(t, "a hint", func() bool { return len(b.sink.hintTimes()) == 1 })
+	// Frames of the same transaction are announced as ever.
+	b.pub.send(Envelope{Hint: true, Announcements: []backlog.Announcement{frame(1, nil, nil)}})
+	b.pub.send(Envelope{Hint: true})
+	b.expect(t, 1)
+	eventually(t, "one hint for two", func() bool { return len(b.sink.hintTimes()) == 2 })
+	s := b.bus.Stats()
+	if s.Envelopes != 3 || s.Announcements != 1 || s.Hints != 2 || s.SkippedEntries+s.Forged+s.Unreadable+s.UnknownVersion+s.UnknownKey != 0 {
+		t.Errorf("stats %+v", s)
+	}
+	if log := strings.Join(b.logs.lines(), ""); log != "" {
+		t.Errorf("the log is %q", log)
 	}
 }
 

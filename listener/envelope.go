@@ -34,8 +34,9 @@ const version = "F1\t"
 //	D CHANNEL SCOPE OWNEPOCH SEQUENCE MICROSECONDS CONTENTTYPE EVENTTYPE HEADERS PAYLOAD
 //	P CHANNEL SCOPE OWNEPOCH SEQUENCE ROWID
 //	C CHANNEL SCOPE OWNEPOCH SEQUENCE HEADORIGIN
+//	H
 //
-// for a frame, a pointer to one, and a close. Numbers are decimal, the digest is
+// for a frame, a pointer to one, a close, and a hint: a policy was changed. Numbers are decimal, the digest is
 // hexadecimal, headers are a JSON object or empty, a payload is base64. Names
 // and types have no control characters, so nothing is escaped. Fields may be
 // added at the end of a line.
@@ -51,6 +52,9 @@ type Envelope struct {
 	Index uint64
 	// Announcements are in the order of commit.
 	Announcements []backlog.Announcement
+	// Hint is true if something has changed that is read rather than announced: the
+	// bounds of streams.
+	Hint bool
 	// Skipped counts entries of a kind that this program does not know.
 	Skipped int
 }
@@ -128,6 +132,10 @@ func (h *header) open() (Envelope, error) {
 	}
 	e.Announcements = make([]backlog.Announcement, 0, strings.Count(h.entries, "\n"))
 	for entry := range strings.SplitSeq(h.entries[1:], "\n") {
+		if kindOf(entry) == "H" {
+			e.Hint = true
+			continue
+		}
 		a, err := parseEntry(entry, h.Origin)
 		switch {
 		case errors.Is(err, errUnknownKind):
@@ -143,11 +151,15 @@ func (h *header) open() (Envelope, error) {
 
 var errUnknownKind = errors.New("unknown kind of entry")
 
-// parseEntry reads one entry. Strings of the result share one copy of the entry
+func kindOf(entry string) string {
+	kind, _, _ := strings.Cut(entry, "\t")
+	return kind
+}
+
+// parseEntry reads an entry about a stream. Strings of the result share one copy of the entry
 // without its payload: a frame that is kept must not keep its envelope.
 func parseEntry(entry string, origin uint64) (backlog.Announcement, error) {
-	kind, _, _ := strings.Cut(entry, "\t")
-	switch kind {
+	switch kind := kindOf(entry); kind {
 	case "D":
 		return parseFrame(entry, origin)
 	case "P", "C":
@@ -245,6 +257,9 @@ func EncodeEnvelope(key Key, e Envelope) string {
 	for _, a := range e.Announcements {
 		rest.WriteByte('\n')
 		rest.WriteString(encodeEntry(a))
+	}
+	if e.Hint {
+		rest.WriteString("\nH")
 	}
 	return prefix + newSigner(key.Secret).digest(prefix, rest.String()) + "\t" + rest.String()
 }

@@ -50,6 +50,7 @@ func sample() Envelope {
 			}),
 			announcement(backlog.AnnounceClosed, 9, 3, func(*backlog.Announcement) {}),
 		},
+		Hint: true,
 	}
 }
 
@@ -105,11 +106,11 @@ func TestDigestInSQL(t *testing.T) {
 
 // A newer writer may add fields to lines and kinds of entries.
 func TestNewerEntries(t *testing.T) {
-	got, err := DecodeEnvelope("F1\t1\tdigest\t2\t3\t4\t1\tnew\nZ\twhat ever\nC\tc\ts\t8\t9\t10\tnew\nD\tc\ts\t8\t9\t99\t\t\t\taGk=\tnew\nP\tc\ts\t8\t9\tid\tnew")
+	got, err := DecodeEnvelope("F1\t1\tdigest\t2\t3\t4\t1\tnew\nZ\twhat ever\nC\tc\ts\t8\t9\t10\tnew\nD\tc\ts\t8\t9\t99\t\t\t\taGk=\tnew\nH\tnew\nHZ\nP\tc\ts\t8\t9\tid\tnew")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Skipped != 1 || len(got.Announcements) != 3 || string(got.Announcements[1].Frame.Payload) != "hi" || got.Announcements[2].RowID != "id" {
+	if got.Skipped != 2 || !got.Hint || len(got.Announcements) != 3 || string(got.Announcements[1].Frame.Payload) != "hi" || got.Announcements[2].RowID != "id" {
 		t.Fatalf("decoded %+v", got)
 	}
 }
@@ -181,6 +182,7 @@ func TestDecodedNamesAreCopies(t *testing.T) {
 func FuzzDecodeEnvelope(f *testing.F) {
 	f.Add(EncodeEnvelope(testKey, sample()))
 	f.Add("F1\t1\tdigest\t2\t3\t4\t1\nZ\tx\nC\tc\ts\t8\t9\t10\tnew")
+	f.Add("F1\t1\tdigest\t2\t3\t4\t1\nH\nH\tx\n")
 	f.Add("F2\t")
 	f.Add("F1\t0\t\t0\t0\t0\t0\nD\t0\t\t0\t0\t0\t\t\t{}\t")
 	f.Fuzz(func(t *testing.T, payload string) {
@@ -201,7 +203,7 @@ func FuzzDecodeEnvelope(f *testing.F) {
 		}
 		e.Skipped = 0
 		again, err := DecodeEnvelope(EncodeEnvelope(Key{ID: e.KeyID}, e))
-		if err != nil || len(again.Announcements) != len(e.Announcements) {
+		if err != nil || len(again.Announcements) != len(e.Announcements) || again.Hint != e.Hint {
 			t.Fatalf("written again: %v", err)
 		}
 		for i := range e.Announcements {

@@ -31,6 +31,7 @@ type Sink interface {
 	// them and what they refer to.
 	Announce(announcements []backlog.Announcement)
 	// Hint says that something may have been announced that could not be read or
-	// is not authentic: the hub re-reads the heads of resident streams.
+	// is not authentic, or that bounds of streams were changed: the hub re-reads the
+	// states of resident streams.
 	Hint()
 }
