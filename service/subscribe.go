@@ -197,10 +197,6 @@ func deliveryMessage(d hub.Delivery) (any, error) {
 		return &fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_CaughtUp{
 			CaughtUp: &fanfarev1.CaughtUp{Position: positionProto(n.Position)},
 		}}, nil
-	case hub.Status:
-		return &fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Status{
-			Status: &fanfarev1.Status{Listening: n.Listening},
-		}}, nil
 	case hub.Closed:
 		return &fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Closed{
 			Closed: &fanfarev1.Closed{Last: positionProto(n.Last)},
