@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fanfare-io/fanfare/backlog"
-	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
@@ -35,75 +34,122 @@ func chaosSize() (frames int, limit time.Duration) {
 	return 4000, 4 * time.Minute
 }
 
-// Acceptance 3: two replicas, eight publishers, half of them by SQL in their own
-// transactions, and 200 subscribers that resume, while the listeners' backends
-// are terminated five times a second and PostgreSQL is restarted twice.
+// Acceptance 3: eight publishers and 200 subscribers that resume, while the store
+// is attacked. On PostgreSQL half of the publishers use SQL in their own
+// transactions, and the listeners' backends of two replicas are terminated five
+// times a second and the server is restarted twice; on SQLite the replica is
+// stopped and replaced ten times.
 func TestChaos(t *testing.T) {
-	frames, limit := chaosSize()
-	server := pgtest.Start(t)
-	c := &chaos{
-		world:    worldOn(t, server.NewDatabase(t)),
-		server:   server,
-		recorder: servicetest.NewRecorder(),
-		frames:   frames,
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		frames, limit := chaosSize()
+		c := newChaos(newWorld(t, db.OnOwnServer(t)), frames)
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
 
-	followCtx, stopFollowing := context.WithCancel(ctx)
-	defer stopFollowing()
-	var following errgroup.Group
-	followers := c.followers()
-	for _, f := range followers {
-		following.Go(func() error { return f.Run(followCtx) })
-	}
-	faultCtx, stopFaults := context.WithCancel(ctx)
-	defer stopFaults()
-	var faults, publishers errgroup.Group
-	faults.Go(func() error { c.killListenersUntil(faultCtx); return nil })
-	faults.Go(func() error { c.restartTwice(faultCtx); return nil })
-	for i := range chaosPublishers {
-		publishers.Go(func() error { return c.publisher(ctx, i) })
-	}
-	if err := publishers.Wait(); err != nil {
-		t.Error(err)
-	}
-	if err := faults.Wait(); err != nil {
-		t.Error(err)
-	}
-	c.finish(ctx, followers)
-	stopFollowing()
-	if err := following.Wait(); err != nil {
-		t.Error(err)
-	}
-	servicetest.Check(t, c.recorder.Run(), servicetest.Unbroken)
-	t.Logf("%d frames sent, %d listeners killed", c.sent.Load(), c.killed.Load())
-	if c.killed.Load() < 10 || c.restarts.Load() != 2 {
-		t.Errorf("only %d listeners were killed and the server was restarted %d times", c.killed.Load(), c.restarts.Load())
-	}
+		followCtx, stopFollowing := context.WithCancel(ctx)
+		defer stopFollowing()
+		var following, faults, publishers errgroup.Group
+		followers := c.followers()
+		for _, f := range followers {
+			following.Go(func() error { return f.Run(followCtx) })
+		}
+		c.attack(ctx, &faults)
+		for i := range chaosPublishers {
+			publishers.Go(func() error { return c.publisher(ctx, i) })
+		}
+		if err := publishers.Wait(); err != nil {
+			t.Error(err)
+		}
+		if err := faults.Wait(); err != nil {
+			t.Error(err)
+		}
+		c.finish(ctx, followers)
+		stopFollowing()
+		if err := following.Wait(); err != nil {
+			t.Error(err)
+		}
+		servicetest.Check(t, c.recorder.Run(), servicetest.Unbroken)
+		c.checkAttack()
+	})
 }
 
 // chaos is one run.
 type chaos struct {
 	*world
-	server   *pgtest.Server
 	recorder *servicetest.Recorder
 	frames   int
+	// current are the replicas that serve now.
+	current [2]atomic.Pointer[servicetest.Replica]
 
 	sent, killed, restarts, done atomic.Int64
 }
 
+func newChaos(w *world, frames int) *chaos {
+	c := &chaos{world: w, recorder: servicetest.NewRecorder(), frames: frames}
+	c.serving()
+	return c
+}
+
+// serving makes the world's replicas the current ones.
+func (c *chaos) serving() {
+	c.current[0].Store(c.a)
+	c.current[1].Store(c.b)
+}
+
+// client is that of a current replica; they take turns by i.
+func (c *chaos) client(i int) fanfarev1.FanfareServiceClient { return c.current[i%2].Load().Client }
+
+// attack starts the faults in g; they end when all has been published.
+func (c *chaos) attack(ctx context.Context, g *errgroup.Group) {
+	if !c.db.Has(servicetest.Outages) {
+		g.Go(func() error { c.atEach(ctx, 10, func(int) { c.restart(); c.serving() }); return nil })
+		return
+	}
+	g.Go(func() error { c.killListenersUntil(ctx); return nil })
+	// In an orderly way, and by a crash.
+	modes := []string{"fast", "immediate"}
+	g.Go(func() error {
+		c.atEach(ctx, len(modes), func(i int) { c.db.Server.Restart(modes[i]) })
+		return nil
+	})
+}
+
+// atEach has n restarts at moments spread over the frames.
+func (c *chaos) atEach(ctx context.Context, n int, restart func(i int)) {
+	for i := range n {
+		for c.sent.Load() < int64(c.frames*(i+1)/(n+1)) {
+			if ctx.Err() != nil || c.done.Load() == chaosPublishers {
+				return
+			}
+			time.Sleep(5 * time.Millisecond) // looks again
+		}
+		restart(i)
+		c.restarts.Add(1)
+	}
+}
+
+// checkAttack checks that there was one.
+func (c *chaos) checkAttack() {
+	c.t.Logf("%d frames sent, %d listeners killed, %d restarts", c.sent.Load(), c.killed.Load(), c.restarts.Load())
+	kills, restarts := int64(0), int64(10)
+	if c.db.Has(servicetest.Outages) {
+		kills, restarts = 10, 2
+	}
+	if c.killed.Load() < kills || c.restarts.Load() != restarts {
+		c.t.Errorf("only %d listeners were killed, and there were %d restarts", c.killed.Load(), c.restarts.Load())
+	}
+}
+
 func chaosStream(i int) backlog.StreamName { return stream("chaos", fmt.Sprint(i)) }
 
-// followers makes subscribers of all kinds: of both replicas, from the oldest
+// followers makes subscribers of all kinds: of each replica, from the oldest
 // and live, staying and coming back.
 func (c *chaos) followers() []*servicetest.Follower {
-	replicas := []*servicetest.Replica{c.a, c.b}
 	followers := make([]*servicetest.Follower, chaosFollowers)
 	for i := range followers {
 		s := chaosStream(i % chaosStreams)
 		cfg := servicetest.FollowerConfig{Pick: func() fanfarev1.FanfareServiceClient {
-			return replicas[rand.N(len(replicas))].Client
+			return c.client(rand.N(2))
 		}}
 		if i%3 == 1 {
 			cfg.ReconnectEvery = time.Second
@@ -133,7 +179,7 @@ func (c *chaos) killListenersUntil(ctx context.Context) {
 }
 
 func (c *chaos) killOnce(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, c.url)
+	conn, err := pgx.Connect(ctx, c.db.URL)
 	if err != nil {
 		return err
 	}
@@ -153,39 +199,23 @@ func (c *chaos) killOnce(ctx context.Context) error {
 	return err
 }
 
-// restartTwice restarts the server after a third and two thirds of the frames,
-// in an orderly way and by a crash.
-func (c *chaos) restartTwice(ctx context.Context) {
-	for i, mode := range []string{"fast", "immediate"} {
-		for c.sent.Load() < int64(c.frames*(i+1)/3) {
-			if ctx.Err() != nil || c.done.Load() == chaosPublishers {
-				return
-			}
-			time.Sleep(5 * time.Millisecond) // looks again
-		}
-		c.server.Restart(mode)
-		c.restarts.Add(1)
-	}
-}
-
 // publisher sends its share of the frames.
 func (c *chaos) publisher(ctx context.Context, i int) error {
 	defer c.done.Add(1)
 	p := &chaosPublisher{
-		chaos: c,
-		name:  fmt.Sprint("publisher ", i),
-		rng:   rand.New(rand.NewPCG(1, uint64(i))),
-		left:  c.frames / chaosPublishers,
-		// Replicas take turns.
-		client: []*servicetest.Replica{c.a, c.b}[i%2].Client,
+		chaos:  c,
+		name:   fmt.Sprint("publisher ", i),
+		rng:    rand.New(rand.NewPCG(1, uint64(i))),
+		left:   c.frames / chaosPublishers,
+		client: func() fanfarev1.FanfareServiceClient { return c.client(i) },
 	}
 	switch {
-	case i >= 4:
+	case i >= 4 && c.db.Has(servicetest.SQL):
 		return p.bySQL(ctx)
-	case i == 3:
+	case i%4 == 3:
 		return p.byStream(ctx)
 	default:
-		return p.byCall(ctx, i < 2)
+		return p.byCall(ctx, i%4 < 2)
 	}
 }
 
@@ -194,7 +224,7 @@ func (c *chaos) publisher(ctx context.Context, i int) error {
 func (c *chaos) finish(ctx context.Context, followers []*servicetest.Follower) {
 	last := map[int]backlog.Position{}
 	for i := range chaosStreams {
-		p := &chaosPublisher{chaos: c, name: "finish", client: c.a.Client, rng: rand.New(rand.NewPCG(2, 2))}
+		p := &chaosPublisher{chaos: c, name: "finish", client: func() fanfarev1.FanfareServiceClient { return c.client(0) }, rng: rand.New(rand.NewPCG(2, 2))}
 		f := newFrame(chaosStream(i), fmt.Sprint("last of ", i))
 		f.IdempotencyKey = "last"
 		answer, err := p.untilAnswered(ctx, f)
@@ -214,7 +244,7 @@ func (c *chaos) finish(ctx context.Context, followers []*servicetest.Follower) {
 type chaosPublisher struct {
 	*chaos
 	name   string
-	client fanfarev1.FanfareServiceClient
+	client func() fanfarev1.FanfareServiceClient
 	rng    *rand.Rand
 	left   int
 	number int

@@ -2,7 +2,9 @@ package service_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +33,7 @@ func (p *chaosPublisher) byCall(ctx context.Context, keys bool) error {
 			}
 			continue
 		}
-		if _, err := p.call(ctx, f); err != nil && refused(err) {
+		if _, err := p.call(ctx, f); err != nil {
 			pauseFor(ctx, 10*time.Millisecond) // the frame is given up
 		}
 	}
@@ -57,7 +59,7 @@ func (p *chaosPublisher) call(ctx context.Context, f *fanfarev1.NewFrame) (*fanf
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	attempt := p.recorder.Publishing(p.name, f)
-	answer, err := p.client.Publish(ctx, &fanfarev1.PublishRequest{Frame: f})
+	answer, err := p.client().Publish(ctx, &fanfarev1.PublishRequest{Frame: f})
 	switch {
 	case err == nil:
 		attempt.Confirmed(position(answer.GetPosition()), answer.GetDuplicate())
@@ -81,19 +83,23 @@ func refused(err error) bool {
 func (p *chaosPublisher) byStream(ctx context.Context) error {
 	for p.left > 0 {
 		attempts := map[uint64]*servicetest.Attempt{}
-		if err := p.oneStream(ctx, attempts); err != nil && ctx.Err() != nil {
+		err := p.oneStream(ctx, attempts)
+		if err != nil && ctx.Err() != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		if !errors.Is(err, io.EOF) {
+			pauseFor(ctx, 10*time.Millisecond)
 		}
 	}
 	return nil
 }
 
 // oneStream sends up to 32 frames and records the answers; what is not answered
-// stays unknown.
+// stays unknown. It returns io.EOF when all went well.
 func (p *chaosPublisher) oneStream(ctx context.Context, attempts map[uint64]*servicetest.Attempt) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	call, err := p.client.PublishStream(ctx)
+	call, err := p.client().PublishStream(ctx)
 	if err != nil {
 		return err
 	}
@@ -136,7 +142,7 @@ func (p *chaosPublisher) bySQL(ctx context.Context) error {
 	for p.left > 0 && ctx.Err() == nil {
 		if conn == nil || conn.IsClosed() {
 			var err error
-			if conn, err = pgx.Connect(ctx, p.url); err != nil {
+			if conn, err = pgx.Connect(ctx, p.db.URL); err != nil {
 				conn = nil
 				pauseFor(ctx, 20*time.Millisecond) // the server restarts
 				continue

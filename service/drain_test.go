@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
@@ -44,180 +43,194 @@ func (r *reader) parting(t *testing.T) *fanfarev1.Closing {
 // Scenario S143, symptom: shutdown hung until it was killed. Cause: GracefulStop
 // waits for streams that nobody tells to go, or that are blocked in Send.
 func TestDrainWithIdleStalledAndReplayingStreams(t *testing.T) {
-	const grace = 3 * time.Second
-	w := newWorld(t, quickDrain(-1, grace))
-	idle, busy := stream("drain", "idle"), stream("drain", "busy")
-	publish(t, w.a, newFrame(idle, "seen"))
-	const n = 3000
-	publishMany(t, w.b, busy, n, func(i int) string { return fmt.Sprintf("%05d", i) + strings.Repeat("x", 2000) })
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		const grace = 3 * time.Second
+		w := newWorld(t, db, quickDrain(-1, grace))
+		idle, busy := stream("drain", "idle"), stream("drain", "busy")
+		publish(t, w.a, newFrame(idle, "seen"))
+		const n = 3000
+		publishMany(t, w.b, busy, n, func(i int) string { return fmt.Sprintf("%05d", i) + strings.Repeat("x", 2000) })
 
-	var idlers, stalled, replaying []*reader
-	for range 50 {
-		r := subscribe(t, w.a, fromOldest(idle))
-		r.take(1)
-		r.untilCaughtUp()
-		idlers = append(idlers, r)
-	}
-	for range 5 {
-		stalled = append(stalled, subscribe(t, w.a, fromOldest(busy)))
-	}
-	var reading sync.WaitGroup
-	for range 5 {
-		r := subscribe(t, w.a, fromOldest(busy))
-		replaying = append(replaying, r)
-		reading.Go(func() {
-			for r.recv() == nil {
-				time.Sleep(10 * time.Millisecond) // a slow reader
-			}
-		})
-	}
-	began := time.Now()
-	drained := make(chan error, 1)
-	go func() { drained <- w.a.Drain(t.Context()) }()
-	moments := make([]time.Duration, len(idlers))
-	var parting sync.WaitGroup
-	for i, r := range idlers {
-		parting.Go(func() {
-			closing := r.parting(t)
-			moments[i] = time.Since(began)
-			if closing.GetResumeAfter().GetSequence() != 1 {
-				t.Errorf("an idle subscription was sent away with %v", closing)
-			}
-		})
-	}
-	parting.Wait()
-	if spread := slices.Max(moments) - slices.Min(moments); spread < grace/3 {
-		t.Errorf("50 idle subscriptions were sent away within %s", spread)
-	}
-	if err := <-drained; err != nil {
-		t.Error(err)
-	}
-	if took := time.Since(began); took > grace+2*time.Second {
-		t.Errorf("the drain took %s, the grace is %s", took, grace)
-	}
-	reading.Wait()
-	for _, r := range append(stalled, replaying...) {
-		r.end()
-		contiguous(t, r.frames, 1)
-		last := &fanfarev1.Position{}
-		if len(r.frames) > 0 {
-			last = r.frames[len(r.frames)-1].GetPosition()
+		var idlers, stalled, replaying []*reader
+		for range 50 {
+			r := subscribe(t, w.a, fromOldest(idle))
+			r.take(1)
+			r.untilCaughtUp()
+			idlers = append(idlers, r)
 		}
-		rest := subscribe(t, w.b, after(busy, last))
-		if rest.subscribed.GetResumed() != true {
-			t.Errorf("after %v: %v", last, rest.subscribed)
+		for range 5 {
+			stalled = append(stalled, subscribe(t, w.a, fromOldest(busy)))
 		}
-		contiguous(t, rest.take(n-len(r.frames)), last.GetSequence()+1)
-		rest.cancel()
-	}
+		var reading sync.WaitGroup
+		for range 5 {
+			r := subscribe(t, w.a, fromOldest(busy))
+			replaying = append(replaying, r)
+			reading.Go(func() {
+				for r.recv() == nil {
+					time.Sleep(10 * time.Millisecond) // a slow reader
+				}
+			})
+		}
+		began := time.Now()
+		drained := make(chan error, 1)
+		go func() { drained <- w.a.Drain(t.Context()) }()
+		moments := make([]time.Duration, len(idlers))
+		var parting sync.WaitGroup
+		for i, r := range idlers {
+			parting.Go(func() {
+				closing := r.parting(t)
+				moments[i] = time.Since(began)
+				if closing.GetResumeAfter().GetSequence() != 1 {
+					t.Errorf("an idle subscription was sent away with %v", closing)
+				}
+			})
+		}
+		parting.Wait()
+		if spread := slices.Max(moments) - slices.Min(moments); spread < grace/3 {
+			t.Errorf("50 idle subscriptions were sent away within %s", spread)
+		}
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > grace+2*time.Second {
+			t.Errorf("the drain took %s, the grace is %s", took, grace)
+		}
+		reading.Wait()
+		for _, r := range append(stalled, replaying...) {
+			r.end()
+			contiguous(t, r.frames, 1)
+		}
+		next := w.successor()
+		for _, r := range append(stalled, replaying...) {
+			last := &fanfarev1.Position{}
+			if len(r.frames) > 0 {
+				last = r.frames[len(r.frames)-1].GetPosition()
+			}
+			rest := subscribe(t, next, after(busy, last))
+			if !rest.subscribed.GetResumed() {
+				t.Errorf("after %v: %v", last, rest.subscribed)
+			}
+			contiguous(t, rest.take(n-len(r.frames)), last.GetSequence()+1)
+			rest.cancel()
+		}
+	})
 }
 
 // Scenario S145, symptom: streams stood still through a shutdown. Cause: the
 // source of frames was closed before the streams. Delivery goes on until each is
-// sent away, and the other replica has the rest.
+// sent away, and the replica where it goes on has the rest.
 func TestDrainUnderLoad(t *testing.T) {
-	w := newWorld(t, quickDrain(300*time.Millisecond, 3*time.Second))
-	recorder := servicetest.NewRecorder()
-	s := stream("drain", "load")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	defer cancel()
-	var gone atomic.Bool
-	pick := func() fanfarev1.FanfareServiceClient {
-		if gone.Load() {
-			return w.b.Client
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db, quickDrain(300*time.Millisecond, 3*time.Second))
+		recorder := servicetest.NewRecorder()
+		s := stream("drain", "load")
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		defer cancel()
+		var current atomic.Pointer[servicetest.Replica]
+		current.Store(w.a)
+		pick := func() fanfarev1.FanfareServiceClient { return current.Load().Client }
+		var following errgroup.Group
+		var followers []*servicetest.Follower
+		for i := range 20 {
+			f := recorder.Follower(fmt.Sprint("follower ", i), s, servicetest.FollowerConfig{Pick: pick})
+			followers = append(followers, f)
+			following.Go(func() error { return f.Run(ctx) })
 		}
-		return w.a.Client
-	}
-	var following errgroup.Group
-	var followers []*servicetest.Follower
-	for i := range 20 {
-		f := recorder.Follower(fmt.Sprint("follower ", i), s, servicetest.FollowerConfig{Pick: pick})
-		followers = append(followers, f)
-		following.Go(func() error { return f.Run(ctx) })
-	}
-	for _, f := range followers {
-		if err := f.AwaitSubscribed(ctx); err != nil {
-			t.Fatal(err)
+		for _, f := range followers {
+			if err := f.AwaitSubscribed(ctx); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	drained := make(chan error, 1)
-	go func() { drained <- w.a.Drain(ctx) }()
-	// New calls go to b once its health would say so.
-	gone.Store(true)
-	publishing := true
-	for i := 0; publishing; i++ {
-		recordedBatch(t, recorder, w.b, s, 2, i)
-		select {
-		case err := <-drained:
-			publishing = false
-			if err != nil {
+		drained := make(chan error, 1)
+		go func() { drained <- w.a.Drain(ctx) }()
+		// New calls go to b once a's health would say so.
+		current.Store(w.b)
+		publishing, published := true, 0
+		for i := 0; publishing; i++ {
+			_, err := tryRecordedBatch(t, recorder, w.b, s, 2, i)
+			switch {
+			case err == nil:
+				published++
+			case db.Has(servicetest.Replicas) || status.Code(err) != codes.Unavailable:
+				t.Fatal(err) // the only replica, which is draining, may say so
+			}
+			select {
+			case err := <-drained:
+				publishing = false
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(5 * time.Millisecond): // 400 frames a second
+			}
+		}
+		if published < 10 {
+			t.Errorf("only %d batches were published during the drain", published)
+		}
+		current.Store(w.successor())
+		last := recordedBatch(t, recorder, current.Load(), s, 1, -1)
+		for _, f := range followers {
+			if err := f.AwaitLast(ctx, position(last)); err != nil {
 				t.Error(err)
 			}
-		case <-time.After(5 * time.Millisecond): // 400 frames a second
 		}
-	}
-	last := recordedBatch(t, recorder, w.b, s, 1, -1)
-	for _, f := range followers {
-		if err := f.AwaitLast(ctx, position(last)); err != nil {
+		cancel()
+		if err := following.Wait(); err != nil {
 			t.Error(err)
 		}
-	}
-	cancel()
-	if err := following.Wait(); err != nil {
-		t.Error(err)
-	}
-	servicetest.Check(t, recorder.Run(), servicetest.Unbroken)
+		servicetest.Check(t, recorder.Run(), servicetest.Unbroken)
+	})
 }
 
 // Scenario S147, symptom: errors with each deploy. Cause: readiness was withdrawn
 // after the socket had been closed. A client that honours health sees no failed
 // call over rolling restarts.
 func TestRollingRestarts(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	options := []func(*servicetest.Config){wholeBacklog, quickDrain(500*time.Millisecond, 2*time.Second)}
-	balancer := &balancer{}
-	current := servicetest.Start(t, url, options...)
-	balancer.add(current)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	defer cancel()
-	var g errgroup.Group
-	g.Go(func() error { balancer.probe(ctx); return nil })
-	eventually(t, "a replica is ready", func() bool { return balancer.pick() != nil })
-	calls := 0
-	g.Go(func() error {
-		for ctx.Err() == nil {
-			client := balancer.pick()
-			if client == nil {
-				return fmt.Errorf("no replica is ready after %d calls", calls)
+	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Replicas}, func(t *testing.T, db servicetest.Database) {
+		options := []func(*servicetest.Config){wholeBacklog, quickDrain(500*time.Millisecond, 2*time.Second)}
+		balancer := &balancer{}
+		current := servicetest.Start(t, db.URL, options...)
+		balancer.add(current)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		defer cancel()
+		var g errgroup.Group
+		g.Go(func() error { balancer.probe(ctx); return nil })
+		eventually(t, "a replica is ready", func() bool { return balancer.pick() != nil })
+		calls := 0
+		g.Go(func() error {
+			for ctx.Err() == nil {
+				client := balancer.pick()
+				if client == nil {
+					return fmt.Errorf("no replica is ready after %d calls", calls)
+				}
+				_, err := client.Publish(context.Background(), &fanfarev1.PublishRequest{Frame: newFrame(stream("rolling", ""), "x")})
+				if err != nil {
+					return fmt.Errorf("call %d: %w", calls, err)
+				}
+				calls++
 			}
-			_, err := client.Publish(context.Background(), &fanfarev1.PublishRequest{Frame: newFrame(stream("rolling", ""), "x")})
-			if err != nil {
-				return fmt.Errorf("call %d: %w", calls, err)
+			return nil
+		})
+		for range 3 {
+			next := servicetest.Start(t, db.URL, options...)
+			balancer.add(next)
+			eventually(t, "the next replica is ready", func() bool { return balancer.isReady(next) })
+			if err := current.Drain(ctx); err != nil {
+				t.Error(err)
 			}
-			calls++
+			if err := current.Stop(); err != nil {
+				t.Error(err)
+			}
+			balancer.remove(current)
+			current = next
 		}
-		return nil
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+		if calls < 100 {
+			t.Errorf("only %d calls were made", calls)
+		}
 	})
-	for range 3 {
-		next := servicetest.Start(t, url, options...)
-		balancer.add(next)
-		eventually(t, "the next replica is ready", func() bool { return balancer.isReady(next) })
-		if err := current.Drain(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := current.Stop(); err != nil {
-			t.Error(err)
-		}
-		balancer.remove(current)
-		current = next
-	}
-	cancel()
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
-	if calls < 100 {
-		t.Errorf("only %d calls were made", calls)
-	}
 }
 
 // balancer picks a replica whose health says SERVING, as it was at the last
@@ -317,43 +330,45 @@ func (l *errorLog) WithGroup(string) slog.Handler      { return l }
 // Scenario S150, symptom: "closed pool" errors and panics in the last second.
 // Cause: the pool was closed under handlers that still ran.
 func TestDrainUnderReplays(t *testing.T) {
-	log := &errorLog{}
-	w := newWorld(t, quickDrain(-1, time.Second), func(c *servicetest.Config) { c.Logger = slog.New(log) })
-	s := stream("drain", "replays")
-	publishMany(t, w.b, s, 3000, func(i int) string { return numbered(i) + string(make([]byte, 1000)) })
-	// A connection that is not the replica's own, which ends with it.
-	conn, err := w.a.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	client := fanfarev1.NewFanfareServiceClient(conn)
-	var reading errgroup.Group
-	for range 50 {
-		r := subscribeWith(t, client, fromOldest(s))
-		reading.Go(func() error {
-			for {
-				if err := r.recv(); status.Code(err) == codes.Unavailable {
-					return nil
-				} else if err != nil {
-					return fmt.Errorf("a replay ended with %w", err)
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		log := &errorLog{}
+		w := newWorld(t, db, quickDrain(-1, time.Second), func(c *servicetest.Config) { c.Logger = slog.New(log) })
+		s := stream("drain", "replays")
+		publishMany(t, w.b, s, 3000, func(i int) string { return numbered(i) + string(make([]byte, 1000)) })
+		// A connection that is not the replica's own, which ends with it.
+		conn, err := w.a.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		client := fanfarev1.NewFanfareServiceClient(conn)
+		var reading errgroup.Group
+		for range 50 {
+			r := subscribeWith(t, client, fromOldest(s))
+			reading.Go(func() error {
+				for {
+					if err := r.recv(); status.Code(err) == codes.Unavailable {
+						return nil
+					} else if err != nil {
+						return fmt.Errorf("a replay ended with %w", err)
+					}
+					time.Sleep(5 * time.Millisecond) // a slow reader
 				}
-				time.Sleep(5 * time.Millisecond) // a slow reader
-			}
-		})
-	}
-	if err := w.a.Drain(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := w.a.Stop(); err != nil {
-		t.Error(err)
-	}
-	if err := reading.Wait(); err != nil {
-		t.Error(err)
-	}
-	log.mu.Lock()
-	defer log.mu.Unlock()
-	if len(log.lines) > 0 {
-		t.Errorf("logged at level ERROR: %q", log.lines)
-	}
+			})
+		}
+		if err := w.a.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := w.a.Stop(); err != nil {
+			t.Error(err)
+		}
+		if err := reading.Wait(); err != nil {
+			t.Error(err)
+		}
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		if len(log.lines) > 0 {
+			t.Errorf("logged at level ERROR: %q", log.lines)
+		}
+	})
 }

@@ -19,29 +19,31 @@ import (
 // in every pause, and a close at the end: each call is whole, each Progress says
 // where the reader is.
 func TestHeartbeatsDoNotMixWithFrames(t *testing.T) {
-	w := newWorld(t, func(c *servicetest.Config) { c.Service.Heartbeat = time.Millisecond })
-	const streams, frames = 10, 150
-	var g errgroup.Group
-	for i := range streams {
-		s := stream("beats", fmt.Sprint(i))
-		publish(t, w.a, newFrame(s, "first"))
-		r := subscribe(t, w.b, fromOldest(s))
-		g.Go(func() error { return readBeats(r, frames+1) })
-		g.Go(func() error {
-			for range frames {
-				f := newFrame(s, strings.Repeat("x", 1000+rand.IntN(19_000)))
-				if _, err := w.a.Client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: f}); err != nil {
-					return err
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db, func(c *servicetest.Config) { c.Service.Heartbeat = time.Millisecond })
+		const streams, frames = 10, 150
+		var g errgroup.Group
+		for i := range streams {
+			s := stream("beats", fmt.Sprint(i))
+			publish(t, w.a, newFrame(s, "first"))
+			r := subscribe(t, w.b, fromOldest(s))
+			g.Go(func() error { return readBeats(r, frames+1) })
+			g.Go(func() error {
+				for range frames {
+					f := newFrame(s, strings.Repeat("x", 1000+rand.IntN(19_000)))
+					if _, err := w.a.Client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: f}); err != nil {
+						return err
+					}
+					time.Sleep(rand.N(4 * time.Millisecond)) // room for heartbeats
 				}
-				time.Sleep(rand.N(4 * time.Millisecond)) // room for heartbeats
-			}
-			_, err := w.a.Client.CloseStream(t.Context(), &fanfarev1.CloseStreamRequest{Channel: s.Channel, Scope: s.Scope})
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
+				_, err := w.a.Client.CloseStream(t.Context(), &fanfarev1.CloseStreamRequest{Channel: s.Channel, Scope: s.Scope})
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // readBeats reads a subscription to its end.

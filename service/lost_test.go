@@ -21,37 +21,41 @@ import (
 // acknowledgement was lost. Cause: "from here on" was looked up after the
 // acknowledgement, or the acknowledgement came before the registration.
 func TestNothingIsLostAfterSubscribed(t *testing.T) {
-	w := newWorld(t)
-	for i := range 300 {
-		s := stream("fresh", fmt.Sprint(i))
-		r := subscribe(t, w.b, live(s))
-		publish(t, w.a, newFrame(s, "x"))
-		if f := r.take(1)[0]; f.GetPosition().GetSequence() != 1 {
-			t.Fatalf("round %d: %v", i, f)
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		for i := range 300 {
+			s := stream("fresh", fmt.Sprint(i))
+			r := subscribe(t, w.b, live(s))
+			publish(t, w.a, newFrame(s, "x"))
+			if f := r.take(1)[0]; f.GetPosition().GetSequence() != 1 {
+				t.Fatalf("round %d: %v", i, f)
+			}
+			r.cancel()
 		}
-		r.cancel()
-	}
+	})
 }
 
 // Acceptance: the seam under silence. One frame at a random moment of a
 // subscribe, then nothing more: steady traffic would hide a lost wake-up.
 func TestSeamUnderSilence(t *testing.T) {
-	w := newWorld(t)
-	const rounds, parallel = 1000, 10
-	var g errgroup.Group
-	for p := range parallel {
-		g.Go(func() error {
-			for i := p; i < rounds; i += parallel {
-				if err := silentRound(w, i); err != nil {
-					return fmt.Errorf("round %d: %w", i, err)
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		const rounds, parallel = 1000, 10
+		var g errgroup.Group
+		for p := range parallel {
+			g.Go(func() error {
+				for i := p; i < rounds; i += parallel {
+					if err := silentRound(w, i); err != nil {
+						return fmt.Errorf("round %d: %w", i, err)
+					}
 				}
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func silentRound(w *world, round int) error {
@@ -115,285 +119,224 @@ func readUntil(sub grpc.ServerStreamingClient[fanfarev1.SubscribeResponse], last
 // Scenario S03, symptom: frames stored between the end of the replay and the
 // registration reached nobody. Cause: replay first, register second.
 func TestFramesStoredDuringAReplay(t *testing.T) {
-	w := newWorld(t)
-	s := stream("replay", "")
-	payload := func(i int) string { return fmt.Sprintf("%04d", i) + strings.Repeat("x", 4000) }
-	publishMany(t, w.a, s, 2000, payload)
-	r := subscribe(t, w.b, fromOldest(s))
-	got := r.take(100)
-	// The reader stalls while more are stored.
-	publishMany(t, w.a, s, 50, func(i int) string { return payload(2000 + i) })
-	got = append(got, r.take(1950)...)
-	contiguous(t, got, 1)
-	r.silent("marker", func() { publish(t, w.a, newFrame(s, "marker")) })
-}
-
-// Scenario S06, symptom: a frame whose transaction committed after later ones
-// was never delivered. Cause: the position moved past numbers that were given
-// but not committed. Here numbers are given in commit order.
-func TestATransactionThatCommitsLate(t *testing.T) {
-	for name, disturb := range map[string]func(w *world, r *reader){
-		"caught up":             func(_ *world, r *reader) { r.untilCaughtUp() },
-		"replaying":             func(*world, *reader) {},
-		"listener reconnecting": func(w *world, r *reader) { r.untilCaughtUp(); w.killListeners(w.sql()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			s := stream("gate", "")
-			publish(t, w.a, newFrame(s, "before"))
-			tx, err := w.sql().Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec(t.Context(), "select fanfare.publish($1, $2, $3)", s.Channel, s.Scope, []byte("late")); err != nil {
-				t.Fatal(err)
-			}
-			var g errgroup.Group
-			for i := range 10 {
-				g.Go(func() error {
-					ctx, cancel := context.WithTimeout(t.Context(), patience)
-					defer cancel()
-					_, err := w.a.Client.Publish(ctx, &fanfarev1.PublishRequest{Frame: newFrame(s, numbered(i))})
-					return err
-				})
-			}
-			r := subscribe(t, w.b, fromOldest(s))
-			disturb(w, r)
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			frames := r.take(12)
-			contiguous(t, frames, 1)
-			if !slices.ContainsFunc(frames, func(f *fanfarev1.Frame) bool { return string(f.GetPayload()) == "late" }) {
-				t.Error("the frame of the late transaction is missing")
-			}
-			if err := g.Wait(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("replay", "")
+		payload := func(i int) string { return fmt.Sprintf("%04d", i) + strings.Repeat("x", 4000) }
+		publishMany(t, w.a, s, 2000, payload)
+		r := subscribe(t, w.b, fromOldest(s))
+		got := r.take(100)
+		// The reader stalls while more are stored.
+		publishMany(t, w.a, s, 50, func(i int) string { return payload(2000 + i) })
+		got = append(got, r.take(1950)...)
+		contiguous(t, got, 1)
+		r.silent("marker", func() { publish(t, w.a, newFrame(s, "marker")) })
+	})
 }
 
 // Scenario S08, symptom: an empty replay left no position to go live from, and
 // what was committed during it was lost. Cause: "no last id" taken for "now".
 func TestFramesCommittedDuringASlowLoad(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	w := worldOn(t, url)
-	proxy := pgtest.Proxy(t, url)
-	slow := servicetest.Start(t, proxy.URL(url), func(c *servicetest.Config) {
-		wholeBacklog(c)
-		c.ListenURL, c.MigrateURL = url, url
+	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Outages}, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		proxy := pgtest.Proxy(t, db.URL)
+		slow := servicetest.Start(t, proxy.URL(db.URL), func(c *servicetest.Config) {
+			wholeBacklog(c)
+			c.ListenURL, c.MigrateURL = db.URL, db.URL
+		})
+		s := stream("slow", "")
+		for round, request := range []func() *fanfarev1.SubscribeRequest{
+			func() *fanfarev1.SubscribeRequest { return fromOldest(s) },
+			func() *fanfarev1.SubscribeRequest { return after(s, publish(t, w.a, newFrame(s, "newest"))) },
+		} {
+			start := request()
+			proxy.Delay(300 * time.Millisecond)
+			r := open(t, slow.Client, start)
+			want := []string{fmt.Sprint(round, "a"), fmt.Sprint(round, "b"), fmt.Sprint(round, "c")}
+			for _, payload := range want {
+				publish(t, w.a, newFrame(s, payload))
+			}
+			got := r.payloads(3)
+			proxy.Restore()
+			if !slices.Equal(got, want) {
+				t.Errorf("round %d: got %q, want %q", round, got, want)
+			}
+			r.cancel()
+		}
 	})
-	s := stream("slow", "")
-	for round, request := range []func() *fanfarev1.SubscribeRequest{
-		func() *fanfarev1.SubscribeRequest { return fromOldest(s) },
-		func() *fanfarev1.SubscribeRequest { return after(s, publish(t, w.a, newFrame(s, "newest"))) },
-	} {
-		start := request()
-		proxy.Delay(300 * time.Millisecond)
-		r := open(t, slow.Client, start)
-		want := []string{fmt.Sprint(round, "a"), fmt.Sprint(round, "b"), fmt.Sprint(round, "c")}
-		for _, payload := range want {
-			publish(t, w.a, newFrame(s, payload))
-		}
-		got := r.payloads(3)
-		proxy.Restore()
-		if !slices.Equal(got, want) {
-			t.Errorf("round %d: got %q, want %q", round, got, want)
-		}
-		r.cancel()
-	}
 }
 
 // Scenario S11, symptom: a frame dropped from a full buffer never showed as a
 // gap. Cause: the position moved before the hand-over.
 func TestAStalledReaderGetsEverything(t *testing.T) {
-	w := newWorld(t)
-	s := stream("stall", "")
-	publish(t, w.a, newFrame(s, "first"))
-	r := subscribe(t, w.b, fromOldest(s))
-	r.take(1)
-	// Far more than flow control and the tail take in.
-	const n = 20_000
-	publishMany(t, w.a, s, n, func(i int) string { return fmt.Sprintf("%06d", i) + strings.Repeat("x", 1000) })
-	contiguous(t, r.take(n), 2)
-	r.silent("marker", func() { publish(t, w.a, newFrame(s, "marker")) })
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("stall", "")
+		publish(t, w.a, newFrame(s, "first"))
+		r := subscribe(t, w.b, fromOldest(s))
+		r.take(1)
+		// Far more than flow control and the tail take in.
+		const n = 20_000
+		publishMany(t, w.a, s, n, func(i int) string { return fmt.Sprintf("%06d", i) + strings.Repeat("x", 1000) })
+		contiguous(t, r.take(n), 2)
+		r.silent("marker", func() { publish(t, w.a, newFrame(s, "marker")) })
+	})
 }
 
 // Scenario S12, symptom: a burst filled a live buffer, and the subscriber was
 // evicted, resumed and evicted again. Cause: no way back to the backlog.
 func TestBurstsDoNotEvictAReader(t *testing.T) {
-	w := newWorld(t)
-	s := stream("bursts", "")
-	recorder := servicetest.NewRecorder()
-	follower := recorder.Follower("slow", s, servicetest.FollowerConfig{
-		Pick: func() fanfarev1.FanfareServiceClient { return w.b.Client },
-		Rest: time.Millisecond,
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	defer cancel()
-	var g errgroup.Group
-	g.Go(func() error { return follower.Run(ctx) })
-	var last *fanfarev1.Position
-	for burst := range 5 {
-		recordedBatch(t, recorder, w.a, s, 4000, burst)
-		last = recordedBatch(t, recorder, w.a, s, 1, 100+burst)
-	}
-	if err := follower.AwaitLast(ctx, position(last)); err != nil {
-		t.Error(err)
-	}
-	cancel()
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
-	run := recorder.Run()
-	servicetest.Check(t, run, servicetest.Unbroken)
-	ends := 0
-	for _, e := range run.Subscribers[0].Events {
-		if e.Kind == servicetest.SawEnd {
-			ends++
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("bursts", "")
+		recorder := servicetest.NewRecorder()
+		follower := recorder.Follower("slow", s, servicetest.FollowerConfig{
+			Pick: func() fanfarev1.FanfareServiceClient { return w.b.Client },
+			Rest: time.Millisecond,
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		defer cancel()
+		var g errgroup.Group
+		g.Go(func() error { return follower.Run(ctx) })
+		var last *fanfarev1.Position
+		for burst := range 5 {
+			recordedBatch(t, recorder, w.a, s, 4000, burst)
+			last = recordedBatch(t, recorder, w.a, s, 1, 100+burst)
 		}
-	}
-	if ends > 1 {
-		t.Errorf("the reader was sent away %d times", ends-1)
-	}
+		if err := follower.AwaitLast(ctx, position(last)); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+		run := recorder.Run()
+		servicetest.Check(t, run, servicetest.Unbroken)
+		ends := 0
+		for _, e := range run.Subscribers[0].Events {
+			if e.Kind == servicetest.SawEnd {
+				ends++
+			}
+		}
+		if ends > 1 {
+			t.Errorf("the reader was sent away %d times", ends-1)
+		}
+	})
 }
 
 // Scenario S16, symptom: rows that a client does not see hid all that came
 // after. Cause: the position tracked what was sent instead of what was examined.
 func TestOtherStreamsHideNothing(t *testing.T) {
-	w := newWorld(t)
-	mine, other := stream("shared", "mine"), stream("shared", "other")
-	start := publish(t, w.a, newFrame(mine, "start"))
-	publishMany(t, w.a, other, 5000, numbered)
-	publish(t, w.a, newFrame(mine, "stored"))
-	r := subscribe(t, w.b, after(mine, start))
-	if got := r.payloads(1)[0]; got != "stored" {
-		t.Errorf("got %q", got)
-	}
-	r.silent("live", func() { publish(t, w.a, newFrame(mine, "live")) })
-}
-
-// Scenario S17, symptom: rows that shared a timestamp at a page's border were
-// dropped. Cause: paging by time; now() is one for a whole transaction.
-func TestManyFramesOfOneTransaction(t *testing.T) {
-	w := newWorld(t)
-	s := stream("transaction", "")
-	conn := w.sql()
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		_, err := tx.Exec(t.Context(), `select count(*) from fanfare.publish_batch(array_fill($1::text, array[750]),
-			array_fill(''::text, array[750]), array_fill('x'::bytea, array[750]))`, s.Channel)
-		if err != nil {
-			t.Fatal(err)
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		mine, other := stream("shared", "mine"), stream("shared", "other")
+		start := publish(t, w.a, newFrame(mine, "start"))
+		publishMany(t, w.a, other, 5000, numbered)
+		publish(t, w.a, newFrame(mine, "stored"))
+		r := subscribe(t, w.b, after(mine, start))
+		if got := r.payloads(1)[0]; got != "stored" {
+			t.Errorf("got %q", got)
 		}
-	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	frames := subscribe(t, w.b, fromOldest(s)).take(1500)
-	contiguous(t, frames, 1)
-	for i := 37; i < 1500; i += 75 {
-		r := subscribe(t, w.b, after(s, frames[i].GetPosition()))
-		contiguous(t, r.take(1500-i-1), uint64(i)+2)
-		r.cancel()
-	}
+		r.silent("live", func() { publish(t, w.a, newFrame(mine, "live")) })
+	})
 }
 
 // Scenario S18, symptom: a large frame was skipped as deleted. Cause: the
 // notification was acted on before the row was visible.
 func TestLargeFramesOfManyPublishers(t *testing.T) {
-	w := newWorld(t)
-	s := stream("large", "")
-	const publishers, each = 50, 40
-	readers := []*reader{subscribe(t, w.a, live(s)), subscribe(t, w.b, live(s)), subscribe(t, w.b, fromOldest(s))}
-	var g errgroup.Group
-	for p := range publishers {
-		g.Go(func() error {
-			replica := []*servicetest.Replica{w.a, w.b}[p%2]
-			for i := range each {
-				f := newFrame(s, fmt.Sprintf("%d/%d ", p, i)+strings.Repeat("x", 9000))
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				_, err := replica.Client.Publish(ctx, &fanfarev1.PublishRequest{Frame: f})
-				cancel()
-				if err != nil {
-					return err
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("large", "")
+		const publishers, each = 50, 40
+		readers := []*reader{subscribe(t, w.a, live(s)), subscribe(t, w.b, live(s)), subscribe(t, w.b, fromOldest(s))}
+		var g errgroup.Group
+		for p := range publishers {
+			g.Go(func() error {
+				replica := []*servicetest.Replica{w.a, w.b}[p%2]
+				for i := range each {
+					f := newFrame(s, fmt.Sprintf("%d/%d ", p, i)+strings.Repeat("x", 9000))
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					_, err := replica.Client.Publish(ctx, &fanfarev1.PublishRequest{Frame: f})
+					cancel()
+					if err != nil {
+						return err
+					}
 				}
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range readers {
-		frames := r.take(publishers * each)
-		contiguous(t, frames, 1)
-		seen := map[string]bool{}
-		for _, f := range frames {
-			if len(f.GetPayload()) < 9000 {
-				t.Fatalf("a frame of %d bytes", len(f.GetPayload()))
-			}
-			seen[string(f.GetPayload())] = true
+				return nil
+			})
 		}
-		if len(seen) != publishers*each {
-			t.Errorf("%d different frames", len(seen))
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
 		}
-	}
+		for _, r := range readers {
+			frames := r.take(publishers * each)
+			contiguous(t, frames, 1)
+			seen := map[string]bool{}
+			for _, f := range frames {
+				if len(f.GetPayload()) < 9000 {
+					t.Fatalf("a frame of %d bytes", len(f.GetPayload()))
+				}
+				seen[string(f.GetPayload())] = true
+			}
+			if len(seen) != publishers*each {
+				t.Errorf("%d different frames", len(seen))
+			}
+		}
+	})
 }
 
 // Scenario S20, symptom: each event went to whichever stream of a kind took it
 // first. Cause: one queue shared by two subscriptions.
 func TestSubscriptionsShareNothing(t *testing.T) {
-	w := newWorld(t)
-	s := stream("shared", "")
-	var readers []*reader
-	for range 3 {
-		readers = append(readers, subscribe(t, w.a, fromOldest(s)))
-		conn, err := w.a.Connect()
-		if err != nil {
-			t.Fatal(err)
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("shared", "")
+		var readers []*reader
+		for range 3 {
+			readers = append(readers, subscribe(t, w.a, fromOldest(s)))
+			conn, err := w.a.Connect()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			readers = append(readers, subscribeWith(t, fanfarev1.NewFanfareServiceClient(conn), fromOldest(s)))
 		}
-		t.Cleanup(func() { _ = conn.Close() })
-		readers = append(readers, subscribeWith(t, fanfarev1.NewFanfareServiceClient(conn), fromOldest(s)))
-	}
-	readers = append(readers, subscribe(t, w.b, fromOldest(s)))
-	for i := range 1000 {
-		publish(t, w.a, newFrame(s, numbered(i)))
-	}
-	for _, r := range readers {
-		contiguous(t, r.take(1000), 1)
-	}
+		readers = append(readers, subscribe(t, w.b, fromOldest(s)))
+		for i := range 1000 {
+			publish(t, w.a, newFrame(s, numbered(i)))
+		}
+		for _, r := range readers {
+			contiguous(t, r.take(1000), 1)
+		}
+	})
 }
 
 // Scenario S24: while the acknowledgement is not due the client waits, and what
 // it gives up leaves nothing on the server.
 func TestSubscribeWaitsForTheListener(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	proxy := pgtest.Proxy(t, url)
-	r := servicetest.Start(t, url, func(c *servicetest.Config) { c.ListenURL = proxy.URL(url) })
-	proxy.Refuse()
-	proxy.Cut()
-	eventually(t, "the listener is gone", func() bool { return r.Bus.Current().Number == 0 })
-	s := stream("waits", "")
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	sub, err := r.Client.Subscribe(ctx, live(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if response, err := sub.Recv(); err == nil {
-		t.Errorf("it was answered %v without a listener", response)
-	}
-	waiting := open(t, r.Client, live(s))
-	proxy.Restore()
-	if err := waiting.recv(); err != nil || waiting.subscribed == nil {
-		t.Fatalf("after the listener is back: %v", err)
-	}
-	waiting.silent("live", func() { publish(t, r, newFrame(s, "live")) })
-	waiting.cancel()
-	eventually(t, "no subscription is left", func() bool { return r.Hub.Subscribers(s) == 0 })
+	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Outages}, func(t *testing.T, db servicetest.Database) {
+		proxy := pgtest.Proxy(t, db.URL)
+		r := servicetest.Start(t, db.URL, func(c *servicetest.Config) { c.ListenURL = proxy.URL(db.URL) })
+		proxy.Refuse()
+		proxy.Cut()
+		eventually(t, "the listener is gone", func() bool { return r.Bus.Current().Number == 0 })
+		s := stream("waits", "")
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		sub, err := r.Client.Subscribe(ctx, live(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response, err := sub.Recv(); err == nil {
+			t.Errorf("it was answered %v without a listener", response)
+		}
+		waiting := open(t, r.Client, live(s))
+		proxy.Restore()
+		if err := waiting.recv(); err != nil || waiting.subscribed == nil {
+			t.Fatalf("after the listener is back: %v", err)
+		}
+		waiting.silent("live", func() { publish(t, r, newFrame(s, "live")) })
+		waiting.cancel()
+		eventually(t, "no subscription is left", func() bool { return r.Hub.Subscribers(s) == 0 })
+	})
 }

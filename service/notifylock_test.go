@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,9 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
@@ -34,71 +28,39 @@ import (
 // a second and leave in mid-call: publishing goes on, no session of the service
 // is ever seen idle in a transaction, and other tables' writers do not notice.
 func TestSlowClientsHoldNoTransaction(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	proxy := pgtest.Proxy(t, url)
-	r := servicetest.Start(t, proxy.URL(url), func(c *servicetest.Config) {
-		c.ListenURL, c.MigrateURL = url, url
-		// Its transactions do not notify.
-		c.Store.JanitorInterval = time.Hour
-	})
-	w := &world{t: t, url: url, a: r}
-	admin := w.sql()
-	w.exec(admin, "create table unrelated (n bigint)")
-	base := median(t, commits(t, w, func(n int) bool { return n < 200 }))
-	proxy.Delay(5 * time.Millisecond)
-
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var background, publishers errgroup.Group
-	uploads(ctx, t, &background, r, 20)
-	for range 20 {
-		background.Go(func() error { return leaver(ctx, r) })
-	}
-	var mu sync.Mutex
-	var latencies []time.Duration
-	for p := range 64 {
-		publishers.Go(func() error {
-			for range 40 {
-				began := time.Now()
-				answer, err := r.Client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: newFrame(stream("steady", fmt.Sprint(p)), "x")})
-				if err != nil {
-					return fmt.Errorf("%v: %w", answer, err)
-				}
-				mu.Lock()
-				latencies = append(latencies, time.Since(began))
-				mu.Unlock()
-			}
-			return nil
+	needs := servicetest.Needs{servicetest.SQL, servicetest.Outages}
+	servicetest.OnEachStore(t, needs, func(t *testing.T, db servicetest.Database) {
+		proxy := pgtest.Proxy(t, db.URL)
+		r := servicetest.Start(t, proxy.URL(db.URL), func(c *servicetest.Config) {
+			c.ListenURL, c.MigrateURL = db.URL, db.URL
+			// Its transactions do not notify.
+			c.JanitorInterval = time.Hour
 		})
-	}
-	var done atomic.Bool
-	background.Go(func() error { return neverIdleInTransaction(ctx, url, &done) })
-	var during []time.Duration
-	background.Go(func() error {
-		during = commits(t, w, func(int) bool { return !done.Load() })
-		return nil
+		w := &world{t: t, db: db, a: r}
+		w.exec(w.sql(), "create table unrelated (n bigint)")
+		base := median(t, commits(t, w, func(n int) bool { return n < 200 }))
+		proxy.Delay(5 * time.Millisecond)
+
+		var during []time.Duration
+		publishAmidSlowClients(t, r, func(g *errgroup.Group, done *atomic.Bool) {
+			g.Go(func() error { return neverIdleInTransaction(t.Context(), db.URL, done) })
+			g.Go(func() error {
+				during = commits(t, w, func(int) bool { return !done.Load() })
+				return nil
+			})
+		})
+		t.Logf("an unrelated commit takes %s, alone %s", median(t, during), base)
+		// The least that is told apart from a busy machine.
+		if m, limit := median(t, during), max(2*base, 20*time.Millisecond); m > limit {
+			t.Errorf("an unrelated commit takes %s, alone it took %s", m, base)
+		}
 	})
-	err := publishers.Wait()
-	done.Store(true)
-	stop()
-	if err := errors.Join(err, background.Wait()); err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(latencies)
-	if p99 := latencies[len(latencies)*99/100]; p99 > time.Second {
-		t.Errorf("the 99th percentile of publishing is %s", p99)
-	}
-	t.Logf("%d publishes, 99%% within %s; an unrelated commit takes %s, alone %s", len(latencies), latencies[len(latencies)*99/100], median(t, during), base)
-	// The least that is told apart from a busy machine.
-	if m, limit := median(t, during), max(2*base, 20*time.Millisecond); m > limit {
-		t.Errorf("an unrelated commit takes %s, alone it took %s", m, base)
-	}
 }
 
 // commits writes to an unrelated table, one row a transaction, and returns how
 // long each took.
 func commits(t *testing.T, w *world, more func(n int) bool) (times []time.Duration) {
-	conn, err := pgx.Connect(t.Context(), w.url)
+	conn, err := pgx.Connect(t.Context(), w.db.URL)
 	if err != nil {
 		t.Error(err)
 		return nil
@@ -152,64 +114,6 @@ func neverIdleInTransaction(ctx context.Context, url string, done *atomic.Bool) 
 	return nil
 }
 
-// leaver publishes and gives up in mid-call, again and again.
-func leaver(ctx context.Context, r *servicetest.Replica) error {
-	for ctx.Err() == nil {
-		call, cancel := context.WithTimeout(ctx, rand.N(15*time.Millisecond))
-		_, err := r.Client.Publish(call, &fanfarev1.PublishRequest{Frame: newFrame(stream("left", ""), "x")})
-		cancel()
-		switch status.Code(err) {
-		case codes.OK, codes.Canceled, codes.DeadlineExceeded, codes.Unknown:
-		default:
-			return err
-		}
-	}
-	return nil
-}
-
-// uploads has n clients publish frames over connections that carry 1 kB a second.
-func uploads(ctx context.Context, t *testing.T, g *errgroup.Group, r *servicetest.Replica, n int) {
-	over := ctx.Done()
-	dial := func(ctx context.Context, address string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-		return trickle{conn, over}, err
-	}
-	for range n {
-		conn, err := grpc.NewClient("passthrough:///"+r.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		g.Go(func() error {
-			frame := newFrame(stream("upload", ""), strings.Repeat("x", 100_000))
-			_, err := fanfarev1.NewFanfareServiceClient(conn).Publish(ctx, &fanfarev1.PublishRequest{Frame: frame})
-			if status.Code(err) != codes.Canceled {
-				return fmt.Errorf("an upload at 1 kB a second ended with %w", err)
-			}
-			return nil
-		})
-	}
-}
-
-// trickle is a connection that sends 1 kB a second until over is closed.
-type trickle struct {
-	net.Conn
-	over <-chan struct{}
-}
-
-func (c trickle) Write(b []byte) (n int, err error) {
-	for err == nil && n < len(b) {
-		var m int
-		m, err = c.Conn.Write(b[n:min(n+100, len(b))])
-		n += m
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-c.over:
-		}
-	}
-	return n, err
-}
-
 // POSTGRES.md 36 with a whole replica, symptom: publishing stayed broken after
 // the session that had filled the notification queue was gone. Cause: the server
 // cleans the queue up when somebody asks for its usage. Publishers are told
@@ -217,52 +121,59 @@ func (c trickle) Write(b []byte) (n int, err error) {
 // again. Before PostgreSQL 17 no test can fill the queue; COMMIT is then made to
 // fail as it does.
 func TestPublishersOutliveAFullQueue(t *testing.T) {
-	server := pgtest.Start(t)
-	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close(context.Background()) //nolint:errcheck // a test's connection
+	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Notifications}, func(t *testing.T, db servicetest.Database) {
+		db = db.OnOwnServer(t)
+		block := failCommits
+		if shortenQueue(t, db) {
+			block = fillQueue
+		}
+		w := newWorld(t, db)
+		s := stream("queue", "")
+		publish(t, w.a, newFrame(s, "before"))
+		r := subscribe(t, w.b, fromOldest(s))
+		r.take(1)
+
+		unblock := block(w)
+		_, err := w.a.Client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: newFrame(s, "refused")})
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("the publish ended with %v", err)
+		}
+		for _, d := range status.Convert(err).Details() {
+			if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetReason() != "NOTIFICATION_QUEUE_FULL" {
+				t.Errorf("the reason is %s", info.GetReason())
+			}
+		}
+		unblock()
+		eventually(t, "publishing works again", func() bool {
+			_, err := w.a.Client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: newFrame(s, "after")})
+			if code := status.Code(err); code != codes.OK && code != codes.ResourceExhausted {
+				t.Fatalf("the publish ended with %v", err)
+			}
+			return err == nil
+		})
+		f := r.take(1)[0]
+		if f.GetPosition().GetSequence() != 2 || string(f.GetPayload()) != "after" {
+			t.Errorf("delivered %q at %v", f.GetPayload(), f.GetPosition())
+		}
+	})
+}
+
+// shortenQueue makes the server's notification queue so short that it can be
+// filled. It returns false before PostgreSQL 17, which cannot.
+func shortenQueue(t *testing.T, db servicetest.Database) bool {
+	admin := (&world{t: t, db: db}).sql()
 	var version int
 	if err := admin.QueryRow(t.Context(), "select current_setting('server_version_num')::int").Scan(&version); err != nil {
 		t.Fatal(err)
 	}
-	block := failCommits
-	if version >= 170000 {
-		if _, err := admin.Exec(t.Context(), "alter system set max_notify_queue_pages = 64"); err != nil {
-			t.Fatal(err)
-		}
-		server.Restart("fast")
-		block = fillQueue
+	if version < 170000 {
+		return false
 	}
-	w := worldOn(t, server.NewDatabase(t))
-	s := stream("queue", "")
-	publish(t, w.a, newFrame(s, "before"))
-	r := subscribe(t, w.b, fromOldest(s))
-	r.take(1)
-
-	unblock := block(w)
-	_, err = w.a.Client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: newFrame(s, "refused")})
-	if status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("the publish ended with %v", err)
+	if _, err := admin.Exec(t.Context(), "alter system set max_notify_queue_pages = 64"); err != nil {
+		t.Fatal(err)
 	}
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetReason() != "NOTIFICATION_QUEUE_FULL" {
-			t.Errorf("the reason is %s", info.GetReason())
-		}
-	}
-	unblock()
-	eventually(t, "publishing works again", func() bool {
-		_, err := w.a.Client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: newFrame(s, "after")})
-		if code := status.Code(err); code != codes.OK && code != codes.ResourceExhausted {
-			t.Fatalf("the publish ended with %v", err)
-		}
-		return err == nil
-	})
-	f := r.take(1)[0]
-	if f.GetPosition().GetSequence() != 2 || string(f.GetPayload()) != "after" {
-		t.Errorf("delivered %q at %v", f.GetPayload(), f.GetPosition())
-	}
+	db.Server.Restart("fast")
+	return true
 }
 
 // fillQueue fills the server's notification queue, which a session keeps full

@@ -54,76 +54,103 @@ func expectChange(t *testing.T, changes <-chan bool, want bool, when string) {
 // although the database was gone; liveness went with it and took every process
 // down. Cause: SERVING set once; one status for both.
 func TestReadinessFollowsTheDatabase(t *testing.T) {
-	url := pgtest.NewDatabase(t)
-	listening, storing := pgtest.Proxy(t, url), pgtest.Proxy(t, url)
-	r := servicetest.Start(t, storing.URL(url), func(c *servicetest.Config) {
-		c.ListenURL, c.MigrateURL = listening.URL(url), url
-	})
-	changes := watchHealth(t, r)
-	if ready := <-changes; !ready {
-		expectChange(t, changes, true, "at the start")
-	}
-	for _, fault := range []struct {
-		name       string
-		begin, end func()
-	}{
-		{"listener refused", func() { listening.Refuse(); listening.Cut() }, listening.Restore},
-		{"listener in a black hole", func() { listening.Blackhole(pgtest.BothWays) }, listening.Restore},
-		{"pool refused", func() { storing.Refuse(); storing.Cut() }, storing.Restore},
-		{"pool in a black hole", func() { storing.Blackhole(pgtest.BothWays) }, storing.Restore},
-		{"both", func() { storing.Refuse(); listening.Refuse(); storing.Cut(); listening.Cut() }, func() { storing.Restore(); listening.Restore() }},
-	} {
-		fault.begin()
-		expectChange(t, changes, false, fault.name)
-		if !serving(t.Context(), r, service.LivenessService) {
-			t.Errorf("%s: liveness is not SERVING", fault.name)
+	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Outages}, func(t *testing.T, db servicetest.Database) {
+		url := db.URL
+		listening, storing := pgtest.Proxy(t, url), pgtest.Proxy(t, url)
+		r := servicetest.Start(t, storing.URL(url), func(c *servicetest.Config) {
+			c.ListenURL, c.MigrateURL = listening.URL(url), url
+		})
+		changes := watchHealth(t, r)
+		if ready := <-changes; !ready {
+			expectChange(t, changes, true, "at the start")
 		}
-		fault.end()
-		expectChange(t, changes, true, fault.name+" is over")
-	}
-	// A blip changes nothing: the next thing that the watch shows is the drain.
-	listening.Blackhole(pgtest.BothWays)
-	storing.Blackhole(pgtest.BothWays)
-	time.Sleep(500 * time.Millisecond) // the blip
-	listening.Restore()
-	storing.Restore()
-	publish(t, r, newFrame(stream("after", "blip"), "x"))
-	select {
-	case ready := <-changes:
-		t.Errorf("a blip of 500 ms made readiness %t", ready)
-	case <-time.After(2 * time.Second):
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := r.Drain(ctx); err != nil {
-		t.Error(err)
-	}
-	expectChange(t, changes, false, "drain")
+		for _, fault := range []struct {
+			name       string
+			begin, end func()
+		}{
+			{"listener refused", func() { listening.Refuse(); listening.Cut() }, listening.Restore},
+			{"listener in a black hole", func() { listening.Blackhole(pgtest.BothWays) }, listening.Restore},
+			{"pool refused", func() { storing.Refuse(); storing.Cut() }, storing.Restore},
+			{"pool in a black hole", func() { storing.Blackhole(pgtest.BothWays) }, storing.Restore},
+			{"both", func() { storing.Refuse(); listening.Refuse(); storing.Cut(); listening.Cut() }, func() { storing.Restore(); listening.Restore() }},
+		} {
+			fault.begin()
+			expectChange(t, changes, false, fault.name)
+			if !serving(t.Context(), r, service.LivenessService) {
+				t.Errorf("%s: liveness is not SERVING", fault.name)
+			}
+			fault.end()
+			expectChange(t, changes, true, fault.name+" is over")
+		}
+		// A blip changes nothing: the next thing that the watch shows is the drain.
+		listening.Blackhole(pgtest.BothWays)
+		storing.Blackhole(pgtest.BothWays)
+		time.Sleep(500 * time.Millisecond) // the blip
+		listening.Restore()
+		storing.Restore()
+		publish(t, r, newFrame(stream("after", "blip"), "x"))
+		select {
+		case ready := <-changes:
+			t.Errorf("a blip of 500 ms made readiness %t", ready)
+		case <-time.After(2 * time.Second):
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Drain(ctx); err != nil {
+			t.Error(err)
+		}
+		expectChange(t, changes, false, "drain")
+	})
+}
+
+// Readiness is withdrawn by a drain, and liveness is not, until the end.
+func TestReadinessOfADrain(t *testing.T) {
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		r := servicetest.Start(t, db.URL, quickDrain(time.Minute, time.Second))
+		changes := watchHealth(t, r)
+		if ready := <-changes; !ready {
+			expectChange(t, changes, true, "at the start")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		drained := make(chan error, 1)
+		go func() { drained <- r.Drain(ctx) }()
+		expectChange(t, changes, false, "drain")
+		if !serving(t.Context(), r, service.LivenessService) {
+			t.Error("liveness is not SERVING during the drain")
+		}
+		publish(t, r, newFrame(stream("still", "served"), "x"))
+		cancel()
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A subscription outlives a restart of the database, is told, and loses nothing.
 func TestSubscriptionsOutliveARestart(t *testing.T) {
-	server := pgtest.Start(t)
-	w := worldOn(t, server.NewDatabase(t))
-	s := stream("outlive", "")
-	publish(t, w.a, newFrame(s, "before"))
-	r := subscribe(t, w.b, fromOldest(s))
-	r.take(1)
-	r.untilCaughtUp()
-	server.Restart("fast")
-	r.until("listening again", func(m *fanfarev1.SubscribeResponse) bool { return m.GetStatus().GetListening() })
-	eventually(t, "publishing works again", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		_, err := w.a.Client.Publish(ctx, &fanfarev1.PublishRequest{Frame: newFrame(s, "after")})
-		return err == nil
-	})
-	if got := r.payloads(1)[0]; got != "after" {
-		t.Errorf("got %q", got)
-	}
-	for _, m := range r.notices {
-		if m.GetGap() != nil {
-			t.Errorf("a restart made a gap: %v", m)
+	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Outages}, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db.OnOwnServer(t))
+		s := stream("outlive", "")
+		publish(t, w.a, newFrame(s, "before"))
+		r := subscribe(t, w.b, fromOldest(s))
+		r.take(1)
+		r.untilCaughtUp()
+		w.db.Server.Restart("fast")
+		r.until("listening again", func(m *fanfarev1.SubscribeResponse) bool { return m.GetStatus().GetListening() })
+		eventually(t, "publishing works again", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, err := w.a.Client.Publish(ctx, &fanfarev1.PublishRequest{Frame: newFrame(s, "after")})
+			return err == nil
+		})
+		if got := r.payloads(1)[0]; got != "after" {
+			t.Errorf("got %q", got)
 		}
-	}
+		for _, m := range r.notices {
+			if m.GetGap() != nil {
+				t.Errorf("a restart made a gap: %v", m)
+			}
+		}
+	})
 }

@@ -18,9 +18,18 @@ func position(p *fanfarev1.Position) backlog.Position {
 // recordedBatch publishes n frames, at most 1,000 to a batch, and records them.
 func recordedBatch(t testing.TB, recorder *servicetest.Recorder, r *servicetest.Replica, s backlog.StreamName, n, round int) *fanfarev1.Position {
 	t.Helper()
+	last, err := tryRecordedBatch(t, recorder, r, s, n, round)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return last
+}
+
+// tryRecordedBatch ends at the first batch that fails.
+func tryRecordedBatch(t testing.TB, recorder *servicetest.Recorder, r *servicetest.Replica, s backlog.StreamName, n, round int) (last *fanfarev1.Position, err error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	var last *fanfarev1.Position
 	for done := 0; done < n; {
 		var frames []*fanfarev1.NewFrame
 		var attempts []*servicetest.Attempt
@@ -31,14 +40,14 @@ func recordedBatch(t testing.TB, recorder *servicetest.Recorder, r *servicetest.
 		}
 		answer, err := r.Client.PublishBatch(ctx, &fanfarev1.PublishBatchRequest{Frames: frames})
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		for i, result := range answer.GetResults() {
 			last = result.GetPosition()
 			attempts[i].Confirmed(position(last), result.GetDuplicate())
 		}
 	}
-	return last
+	return last, nil
 }
 
 // eventually waits for a condition.

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fanfare-io/fanfare/backlog"
-	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
@@ -22,34 +21,66 @@ import (
 // patience bounds every wait for something that must happen.
 const patience = 60 * time.Second
 
-// world is a database with two replicas. Where a test does not say otherwise it
-// publishes through a and subscribes through b.
+// world is a database with two replicas, which are one and the same where the
+// store has one only. Where a test does not say otherwise it publishes through a
+// and subscribes through b.
 type world struct {
-	t    *testing.T
-	url  string
-	a, b *servicetest.Replica
+	t       *testing.T
+	db      servicetest.Database
+	options []func(*servicetest.Config)
+	a, b    *servicetest.Replica
 }
 
 // wholeBacklog makes everything replayable.
-func wholeBacklog(c *servicetest.Config) {
-	c.Store.Backlog = new(int64(1 << 40))
-}
+func wholeBacklog(c *servicetest.Config) { c.Backlog = new(int64(1 << 40)) }
 
-func newWorld(t *testing.T, options ...func(*servicetest.Config)) *world {
+func newWorld(t *testing.T, db servicetest.Database, options ...func(*servicetest.Config)) *world {
 	t.Helper()
-	return worldOn(t, pgtest.NewDatabase(t), options...)
+	w := &world{t: t, db: db, options: append([]func(*servicetest.Config){wholeBacklog}, options...)}
+	w.start()
+	return w
 }
 
-func worldOn(t *testing.T, url string, options ...func(*servicetest.Config)) *world {
-	t.Helper()
-	options = append([]func(*servicetest.Config){wholeBacklog}, options...)
-	return &world{t: t, url: url, a: servicetest.Start(t, url, options...), b: servicetest.Start(t, url, options...)}
+func (w *world) start() {
+	w.t.Helper()
+	w.a = servicetest.Start(w.t, w.db.URL, w.options...)
+	w.b = w.a
+	if w.db.Has(servicetest.Replicas) {
+		w.b = servicetest.Start(w.t, w.db.URL, w.options...)
+	}
 }
 
-// sql opens a connection as an application has it.
+// stop stops the replicas.
+func (w *world) stop() {
+	w.t.Helper()
+	for _, r := range []*servicetest.Replica{w.a, w.b} {
+		if err := r.Stop(); err != nil {
+			w.t.Errorf("replica %s: %v", r.Instance, err)
+		}
+	}
+}
+
+// restart stops the replicas and starts others on the same database.
+func (w *world) restart() {
+	w.t.Helper()
+	w.stop()
+	w.start()
+}
+
+// successor returns where clients go on when a has been drained: b, or, where b
+// is a, a replica that takes its place.
+func (w *world) successor() *servicetest.Replica {
+	w.t.Helper()
+	if w.b == w.a {
+		w.restart()
+	}
+	return w.b
+}
+
+// sql opens a connection as an application has it. Needs SQL.
 func (w *world) sql() *pgx.Conn {
 	w.t.Helper()
-	conn, err := pgx.Connect(w.t.Context(), w.url)
+	conn, err := pgx.Connect(w.t.Context(), w.db.URL)
 	if err != nil {
 		w.t.Fatal(err)
 	}

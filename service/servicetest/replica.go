@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,7 +15,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/fanfare-io/fanfare/backlog"
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog"
+	"github.com/fanfare-io/fanfare/backlog/sqlitebacklog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/listener"
 	"github.com/fanfare-io/fanfare/service"
@@ -26,16 +29,23 @@ const readyTimeout = 30 * time.Second
 
 // Config tunes a replica of a test. The zero value is the default.
 type Config struct {
-	// ListenURL is the listener's URL; empty: the store's.
-	ListenURL string
-	// MigrateURL is where the schema is migrated; empty: the store's URL.
-	MigrateURL string
-	Store      pgbacklog.Config
-	Hub        hub.Config
-	Service    service.Config
-	Listener   listener.Config
+	// Backlog, if not nil, becomes the store's default backlog.
+	Backlog *int64
+	// JanitorInterval is how long the store's janitor rests; 0: its default.
+	JanitorInterval time.Duration
+	Hub             hub.Config
+	Service         service.Config
 	// Logger gets the log of all parts; nil: nothing is logged.
 	Logger *slog.Logger
+
+	// ListenURL is the URL of PostgreSQL's listener; empty: the store's.
+	ListenURL string
+	// MigrateURL is where PostgreSQL's schema is migrated; empty: the store's URL.
+	MigrateURL string
+	PostgreSQL pgbacklog.Config
+	Listener   listener.Config
+
+	SQLite sqlitebacklog.Config
 }
 
 // instances numbers the replicas of a process.
@@ -46,30 +56,36 @@ type Replica struct {
 	// Instance is its name in pg_stat_activity.
 	Instance string
 	Addr     string
-	Store    *pgbacklog.Store
+	Store    backlog.Store
 	Hub      *hub.Hub
-	Listener *listener.Listener
-	Bus      *listener.Bus
-	Server   *service.Server
-	GRPC     *grpc.Server
+	Bus      hub.Bus
+	// Listener and ListenerBus, which is Bus, are nil unless the store is on
+	// PostgreSQL.
+	Listener    *listener.Listener
+	ListenerBus *listener.Bus
+	Server      *service.Server
+	GRPC        *grpc.Server
 	// Conn is a connection to the replica, and Client uses it.
 	Conn   *grpc.ClientConn
 	Client fanfarev1.FanfareServiceClient
 
-	// runs holds what Run methods returned; stop ends them.
-	runs *errgroup.Group
-	stop context.CancelFunc
-	once sync.Once
+	// parts are the Run methods of the store, its bus and what these need. runs
+	// holds what they returned; stop ends them.
+	parts []func(context.Context) error
+	runs  *errgroup.Group
+	stop  context.CancelFunc
+	once  sync.Once
 }
 
-// Start starts a replica on a database, migrated first, and waits until it is
-// ready. It is stopped when t ends.
-func Start(t testing.TB, databaseURL string, options ...func(*Config)) *Replica {
+// Start starts a replica on a store, which is migrated first, and waits until it
+// is ready: postgres://…, sqlite:PATH or sqlite::memory:. It is stopped when t
+// ends.
+func Start(t testing.TB, storeURL string, options ...func(*Config)) *Replica {
 	t.Helper()
-	cfg := configure(databaseURL, options)
+	cfg := configure(options)
 	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 	defer cancel()
-	r, err := assemble(ctx, cfg)
+	r, err := assemble(ctx, storeURL, cfg)
 	if err != nil {
 		t.Fatalf("start a replica: %v", err)
 	}
@@ -88,7 +104,7 @@ func Start(t testing.TB, databaseURL string, options ...func(*Config)) *Replica 
 	return r
 }
 
-func configure(databaseURL string, options []func(*Config)) Config {
+func configure(options []func(*Config)) Config {
 	var cfg Config
 	for _, option := range options {
 		option(&cfg)
@@ -96,57 +112,25 @@ func configure(databaseURL string, options []func(*Config)) Config {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.ListenURL == "" {
-		cfg.ListenURL = databaseURL
-	}
-	if cfg.MigrateURL == "" {
-		cfg.MigrateURL = databaseURL
-	}
-	if cfg.Store.Schema == "" {
-		cfg.Store.Schema = pgbacklog.DefaultSchema
-	}
-	cfg.Store.URL, cfg.Listener.URL = databaseURL, cfg.ListenURL
-	cfg.Store.Logger, cfg.Listener.Logger, cfg.Hub.Logger, cfg.Service.Logger = cfg.Logger, cfg.Logger, cfg.Logger, cfg.Logger
+	cfg.Hub.Logger, cfg.Service.Logger = cfg.Logger, cfg.Logger
 	return cfg
 }
 
 // assemble builds the parts, from the store up.
-func assemble(ctx context.Context, cfg Config) (*Replica, error) {
+func assemble(ctx context.Context, storeURL string, cfg Config) (*Replica, error) {
 	r := &Replica{Instance: fmt.Sprintf("test-%d", instances.Add(1))}
-	if err := pgbacklog.Migrate(ctx, cfg.MigrateURL, cfg.Store.Schema, cfg.Logger); err != nil {
+	open := r.openPostgreSQL
+	if strings.HasPrefix(storeURL, sqlitePrefix) {
+		open = r.openSQLite
+	}
+	if err := open(ctx, storeURL, &cfg); err != nil {
 		return nil, err
 	}
-	cfg.Store.Instance, cfg.Listener.Instance = r.Instance, r.Instance
-	store, err := pgbacklog.Open(ctx, cfg.Store)
-	if err != nil {
-		return nil, err
-	}
-	r.Store = store
-	cfg.Listener.OriginSQL = store.OriginSQL()
-	cfg.Listener.Probe = store.Notify
-	if r.Listener, err = listener.New(cfg.Listener); err != nil {
-		store.Close()
-		return nil, err
-	}
-	r.Bus = listener.NewBus(r.Listener, store.NotifyChannel(), announcementKeys(store), cfg.Logger)
-	r.Hub = hub.New(r.Bus, store, service.EncodeFrame, cfg.Hub)
-	cfg.Service.MaxFrameBytes = store.MaxFrameBytes()
-	r.Server = service.New(store, r.Hub, r.Bus, cfg.Service)
+	r.Hub = hub.New(r.Bus, r.Store, service.EncodeFrame, cfg.Hub)
+	r.Server = service.New(r.Store, r.Hub, r.Bus, cfg.Service)
 	r.GRPC = grpc.NewServer(r.Server.ServerOptions()...)
 	r.Server.Register(r.GRPC)
 	return r, nil
-}
-
-// announcementKeys adapts the store's keys to the listener's.
-func announcementKeys(store *pgbacklog.Store) func(context.Context) ([]listener.Key, error) {
-	return func(ctx context.Context) ([]listener.Key, error) {
-		keys, err := store.AnnouncementKeys(ctx)
-		out := make([]listener.Key, len(keys))
-		for i, k := range keys {
-			out[i] = listener.Key{ID: k.ID, Secret: k.Secret}
-		}
-		return out, err
-	}
 }
 
 // serve runs the parts and connects a client.
@@ -163,13 +147,7 @@ func (r *Replica) serve() error {
 
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop, r.runs = stop, &errgroup.Group{}
-	for _, run := range []func(context.Context) error{
-		r.Store.Run,
-		r.Listener.Run,
-		func(ctx context.Context) error { return r.Bus.Run(ctx, r.Hub) },
-		r.Hub.Run,
-		r.Server.Run,
-	} {
+	for _, run := range append(r.parts, r.Hub.Run, r.Server.Run) {
 		r.runs.Go(func() error { return run(ctx) })
 	}
 	r.runs.Go(func() error { return r.GRPC.Serve(socket) })
