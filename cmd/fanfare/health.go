@@ -22,8 +22,8 @@ func (p *program) healthCommand() *cobra.Command {
 		Long: `Asks a server's grpc.health.v1 service and prints the answer. Exits with 0 if it
 is SERVING, with 1 otherwise.
 
-Without SERVICE it asks for readiness: the database answers and the listener
-listens. The service "liveness" is SERVING as long as the process runs.`,
+Without SERVICE it asks for readiness: the store answers and, on PostgreSQL, the
+listener listens. The service "liveness" is SERVING as long as the process runs.`,
 		Example: `  fanfare health
   fanfare health liveness --server 127.0.0.1:7421`,
 		Args: func(_ *cobra.Command, args []string) error {

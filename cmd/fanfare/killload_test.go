@@ -38,7 +38,9 @@ type killLoad struct {
 	// more has an entry if confirmed has grown.
 	more chan struct{}
 
-	publishers errgroup.Group
+	publishers *errgroup.Group
+	// failed is closed when a publisher has met what it should not.
+	failed <-chan struct{}
 	// stopped is closed when no more frames are to be begun.
 	stopped  chan struct{}
 	stopOnce sync.Once
@@ -50,6 +52,8 @@ func startKillLoad(recorder *servicetest.Recorder, client fanfarev1.FanfareServi
 	l := &killLoad{recorder: recorder, client: client, more: make(chan struct{}, 1), stopped: make(chan struct{})}
 	var ctx context.Context
 	ctx, l.cancel = context.WithCancel(context.Background())
+	l.publishers, ctx = errgroup.WithContext(ctx)
+	l.failed = ctx.Done()
 	for n := range killPublishers {
 		piped := &killPublisher{killLoad: l, name: fmt.Sprint("piped-", n)}
 		l.publishers.Go(func() error { return piped.pipe(ctx) })
@@ -67,6 +71,8 @@ func (l *killLoad) awaitConfirmed(t *testing.T, n int) {
 	for l.confirmed.Load() < before+int64(n) {
 		select {
 		case <-l.more:
+		case <-l.failed:
+			t.Fatal(l.finish())
 		case <-deadline:
 			t.Fatalf("%d of %d frames were acknowledged within %s", l.confirmed.Load()-before, n, patience)
 		}

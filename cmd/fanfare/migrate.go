@@ -34,6 +34,9 @@ needs this command only to find out in advance whether that works.`,
 			if err := o.check(p.env, cmd.Flags().Changed); err != nil {
 				return err
 			}
+			if o.path == sqlitebacklog.MemoryPath {
+				return usagef("--store %s keeps nothing that could be migrated", o.store)
+			}
 			logger, err := newLogger(p.stderr, "info", "text")
 			if err != nil {
 				return err

@@ -214,6 +214,24 @@ func TestTwoReplicas(t *testing.T) {
 	}
 }
 
+// What is printed of a database has no secret, and a budget of connections that
+// is too small is told at start.
+func TestServeOnPostgreSQL(t *testing.T) {
+	database := edit(t, pgtest.NewDatabase(t), func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "hunter2") })
+	s := startServer(t, database, "--replicas", "1000")
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := s.stdout.String(); !strings.HasPrefix(out, "data in postgres://"+u.Host+u.Path+", schema fanfare\nhealth on ") {
+		t.Errorf("printed %q", out)
+	}
+	s.stderr.await(t, "the replicas may need more connections")
+	if strings.Contains(s.stdout.String()+s.stderr.String(), "hunter2") {
+		t.Error("a password was printed")
+	}
+}
+
 // Servers of two schemas of one database do not see each other's frames.
 func TestSchemas(t *testing.T) {
 	database := pgtest.NewDatabase(t)

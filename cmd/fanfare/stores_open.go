@@ -74,6 +74,7 @@ func (o *serveOptions) postgreSQLConfig(logger *slog.Logger) pgbacklog.Config {
 		Instance:      o.instance,
 		Logger:        logger,
 		MaxFrameBytes: o.maxFrameBytes,
+		Replicas:      o.replicas,
 	}
 	if o.setBacklog {
 		config.Backlog = &o.backlog

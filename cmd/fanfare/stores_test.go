@@ -190,6 +190,22 @@ func TestFileInUse(t *testing.T) {
 	startServer(t, "", "--data-dir", dir)
 }
 
+// A file can be migrated before it is served. Memory cannot, and without a store
+// nothing is made by mistake.
+func TestMigrateEmbedded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "fanfare.db")
+	for range 2 {
+		if out := mustRun(t, "", "migrate", "--store", "sqlite:"+file); out != file+" is up to date\n" {
+			t.Errorf("printed %q", out)
+		}
+	}
+	s := startServer(t, "sqlite:"+file)
+	mustRun(t, "", "publish", "c", "s", "--data", "x", "--server", s.address)
+	checkRefusal(t, command(t, "", "migrate", "--store", "sqlite::memory:"), exitUsage, []string{"keeps nothing"})
+	checkRefusal(t, command(t, "", "migrate", "--data-dir", t.TempDir()), exitUsage, []string{"--store is needed", "the embedded store is migrated by fanfare serve"})
+	checkRefusal(t, command(t, "", "migrate", "--store", "sqlite:"+file, "--schema", "x"), exitUsage, []string{"--schema is for PostgreSQL", file})
+}
+
 // A port that somebody else has is named with the flag that chooses another.
 func TestPortsInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
