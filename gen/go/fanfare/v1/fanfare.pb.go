@@ -41,14 +41,14 @@ const (
 	// ABORTED: the head is not the expected one; metadata "head" has its
 	// position. Read what came since, decide, publish again.
 	ErrorReason_ERROR_REASON_EXPECTATION_FAILED ErrorReason = 3
-	// UNKNOWN: the frame may or may not have been stored. Retry with the same
-	// idempotency key, or look.
+	// UNKNOWN: what was asked for may or may not have been done. Of a publish, a
+	// retry with the same idempotency key tells; otherwise look.
 	ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN ErrorReason = 4
-	// UNAVAILABLE: the database did not answer or would not commit; nothing was
+	// UNAVAILABLE: the store did not answer or would not commit; nothing was
 	// stored. Retry after RetryInfo.
 	ErrorReason_ERROR_REASON_STORE_UNAVAILABLE ErrorReason = 5
-	// UNAVAILABLE: the listener has no connection on which LISTEN is active, so a
-	// subscription cannot begin. Retry after RetryInfo, on any replica.
+	// UNAVAILABLE: the server does not hear of new frames, so a subscription cannot
+	// begin: on PostgreSQL the listener has no connection on which LISTEN is active. Retry after RetryInfo, on any replica.
 	ErrorReason_ERROR_REASON_NOT_LISTENING ErrorReason = 6
 	// RESOURCE_EXHAUSTED: too many publishes wait on this replica; nothing was
 	// stored. Retry after RetryInfo.

@@ -55,8 +55,9 @@ type FanfareServiceClient interface {
 	//
 	// INVALID_ARGUMENT: a field is outside its limit. ALREADY_EXISTS: the
 	// idempotency key was used for another content. ABORTED: the stream's head is
-	// not the expected one. RESOURCE_EXHAUSTED: a queue is full. UNAVAILABLE: the
-	// database is not. In all these cases nothing was stored. UNKNOWN, reason
+	// not the expected one. RESOURCE_EXHAUSTED: a queue or the store's disk is
+	// full. UNAVAILABLE: the store is not available. In all these cases nothing was
+	// stored. UNKNOWN, reason
 	// OUTCOME_UNKNOWN: it may have been.
 	Publish(ctx context.Context, in *PublishRequest, opts ...grpc.CallOption) (*PublishResponse, error)
 	// PublishBatch stores many frames, of any streams, all or nothing, in one
@@ -79,7 +80,7 @@ type FanfareServiceClient interface {
 	// says why; a client resumes with its last position).
 	//
 	// INVALID_ARGUMENT: a field is outside its limit. UNAVAILABLE: the listener
-	// or the database is not available, or the server is draining.
+	// or the store is not available, or the server is draining.
 	// RESOURCE_EXHAUSTED, reason SLOW_SUBSCRIBER: frames waited and none was
 	// taken for too long.
 	Subscribe(ctx context.Context, in *SubscribeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SubscribeResponse], error)
@@ -261,8 +262,9 @@ type FanfareServiceServer interface {
 	//
 	// INVALID_ARGUMENT: a field is outside its limit. ALREADY_EXISTS: the
 	// idempotency key was used for another content. ABORTED: the stream's head is
-	// not the expected one. RESOURCE_EXHAUSTED: a queue is full. UNAVAILABLE: the
-	// database is not. In all these cases nothing was stored. UNKNOWN, reason
+	// not the expected one. RESOURCE_EXHAUSTED: a queue or the store's disk is
+	// full. UNAVAILABLE: the store is not available. In all these cases nothing was
+	// stored. UNKNOWN, reason
 	// OUTCOME_UNKNOWN: it may have been.
 	Publish(context.Context, *PublishRequest) (*PublishResponse, error)
 	// PublishBatch stores many frames, of any streams, all or nothing, in one
@@ -285,7 +287,7 @@ type FanfareServiceServer interface {
 	// says why; a client resumes with its last position).
 	//
 	// INVALID_ARGUMENT: a field is outside its limit. UNAVAILABLE: the listener
-	// or the database is not available, or the server is draining.
+	// or the store is not available, or the server is draining.
 	// RESOURCE_EXHAUSTED, reason SLOW_SUBSCRIBER: frames waited and none was
 	// taken for too long.
 	Subscribe(*SubscribeRequest, grpc.ServerStreamingServer[SubscribeResponse]) error
