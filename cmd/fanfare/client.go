@@ -48,6 +48,9 @@ func (c *connection) dial() (*grpc.ClientConn, error) {
 	if c.timeout < 0 {
 		return nil, usagef("--timeout must not be negative")
 	}
+	if err := checkServer(c.server); err != nil {
+		return nil, err
+	}
 	conn, err := grpc.NewClient(c.server,
 		grpc.WithStatsHandler(&c.progress),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -71,7 +74,7 @@ func (c *connection) call(ctx context.Context, do func(context.Context, *grpc.Cl
 		ctx, cancel = context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 	}
-	return c.explain(do(ctx, conn))
+	return c.explain(ctx, do(ctx, conn))
 }
 
 var errInterrupted = errors.New("interrupted")
@@ -93,8 +96,9 @@ func orUnanswered(err error, consequence string) error {
 }
 
 // explain turns the status of a call into what a person at a shell needs: the
-// server's message and what to do. Other errors stay as they are.
-func (c *connection) explain(err error) error {
+// server's message and what to do. Other errors stay as they are. It may connect
+// once more, to find out what listens at the address.
+func (c *connection) explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -110,7 +114,7 @@ func (c *connection) explain(err error) error {
 	case st.Code() == codes.Unavailable && c.progress.unanswered():
 		return &unansweredError{fmt.Sprintf("the connection to %s was lost", c.server)}
 	case st.Code() == codes.Unavailable && reason == "" && !c.progress.underWay.Load():
-		return fmt.Errorf("no server answers at %s: %s; start one with fanfare serve, or name it with --server", c.server, transportCause(st.Message()))
+		return c.absent(ctx, transportCause(st.Message()))
 	case st.Code() == codes.Unimplemented:
 		return fmt.Errorf("the server at %s is not a Fanfare server, or an older one: %s", c.server, st.Message())
 	case st.Code() == codes.DeadlineExceeded:
@@ -120,6 +124,18 @@ func (c *connection) explain(err error) error {
 	default:
 		return fmt.Errorf("%s %s", st.Message(), codeText(st.Code(), reason))
 	}
+}
+
+// absent is the error of a call for which no connection came about.
+func (c *connection) absent(ctx context.Context, cause string) error {
+	if found := whatListens(ctx, c.server); found != "" {
+		return fmt.Errorf("what listens at %s %s; --server takes the address that fanfare serve prints, %s by default", c.server, found, defaultAddress)
+	}
+	err := fmt.Errorf("no server answers at %s: %s; start one with fanfare serve, or name it with --server", c.server, cause)
+	if advice := portAdvice(c.server); advice != "" {
+		return fmt.Errorf("%w; %s", err, advice)
+	}
+	return err
 }
 
 // interrupted is the error of a call that a signal ended.

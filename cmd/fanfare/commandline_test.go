@@ -118,7 +118,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	r := command(t, "")
-	if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, "Available Commands:") {
+	if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, "Publish and subscribe:\n") {
 		t.Errorf("fanfare alone: %+v, want its help on standard error and exit code 2", r)
 	}
 }

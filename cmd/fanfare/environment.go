@@ -21,6 +21,24 @@ var exclusions = [][2]string{
 	{"data", "file"}, {"data", "lines"}, {"file", "lines"},
 	{"lines", "key"}, {"lines", "expected"},
 	{"from", "last"},
+	{"prefix", "default"},
+}
+
+// commandLineOnly marks flags that no variable sets: a command that changes what
+// others share does exactly what stands there.
+const commandLineOnly = "fanfare_command_line_only"
+
+func onlyOnCommandLine(cmd *cobra.Command, flags ...string) {
+	for _, name := range flags {
+		// Its error is that there is no such flag, which tests of the command find.
+		_ = cmd.Flags().SetAnnotation(name, commandLineOnly, nil)
+	}
+}
+
+// hasVariable reports whether a variable of the environment may set a flag.
+func hasVariable(f *pflag.Flag) bool {
+	_, only := f.Annotations[commandLineOnly]
+	return !only && f.Name != "help"
 }
 
 // parseEnvironment turns "NAME=value" entries into a map.
@@ -47,7 +65,7 @@ func (p *program) applyEnvironment(cmd *cobra.Command) error {
 	var errs []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		value := p.env[variableName(f.Name)]
-		if f.Name == "help" || value == "" || given[f.Name] || excludedBy(f.Name, given) {
+		if !hasVariable(f) || value == "" || given[f.Name] || excludedBy(f.Name, given) {
 			return
 		}
 		if err := setFromVariable(cmd.Flags(), f, value); err != nil {
@@ -102,9 +120,13 @@ func checkExclusions(cmd *cobra.Command) error {
 
 func (p *program) warnOfUnknownVariables(cmd *cobra.Command) {
 	known := map[string]bool{}
-	for _, c := range cmd.Root().Commands() {
-		c.LocalFlags().VisitAll(func(f *pflag.Flag) { known[variableName(f.Name)] = true })
-	}
+	eachCommand(cmd.Root(), func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if hasVariable(f) {
+				known[variableName(f.Name)] = true
+			}
+		})
+	})
 	var unknown []string
 	for name := range p.env {
 		if !strings.HasPrefix(name, environmentPrefix) {
@@ -118,5 +140,13 @@ func (p *program) warnOfUnknownVariables(cmd *cobra.Command) {
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
 		p.complain(cmd, "warning: no flag belongs to the environment variable "+strings.Join(unknown, ", "))
+	}
+}
+
+// eachCommand calls visit with cmd and all commands below it.
+func eachCommand(cmd *cobra.Command, visit func(*cobra.Command)) {
+	visit(cmd)
+	for _, c := range cmd.Commands() {
+		eachCommand(c, visit)
 	}
 }

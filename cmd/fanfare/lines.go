@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -32,8 +33,9 @@ var errStrayAnswer = errors.New("the server answered a line that waits for no an
 type lineRun struct {
 	call     fanfarev1.FanfareService_PublishStreamClient
 	template *fanfarev1.NewFrame
-	// window holds one entry for each line that was sent and is not settled.
-	window chan struct{}
+	// window holds one entry for each line that was sent and is not settled: the
+	// bytes of the input that it took.
+	window chan int64
 	// failed is closed at the first answer that is an error: no further line is
 	// sent.
 	failed chan struct{}
@@ -41,6 +43,11 @@ type lineRun struct {
 	outcomes *lineOutcomes
 	out      *bufio.Writer
 	printer  positionPrinter
+	// meter shows the lines that are settled, or the settledBytes that they took if
+	// byBytes is true.
+	meter        *meter
+	byBytes      bool
+	settledBytes int64
 }
 
 // publishLines publishes each line of standard input as a frame like template,
@@ -55,32 +62,78 @@ func (p *program) publishLines(ctx context.Context, o *publishOptions, template 
 	defer cancel(nil)
 	call, err := fanfarev1.NewFanfareServiceClient(conn).PublishStream(ctx)
 	if err != nil {
-		return o.explain(err)
+		return o.explain(ctx, err)
 	}
-	out := bufio.NewWriter(p.stdout)
+	meter := p.lineMeter()
+	// Large enough for the positions of all lines on their way: it is written when
+	// there is nothing to wait for, at the end of a line.
+	out := bufio.NewWriterSize(meter.guard(p.stdout), 64<<10)
 	run := &lineRun{
 		call:     call,
 		template: template,
-		window:   make(chan struct{}, maxLinesInFlight),
+		window:   make(chan int64, maxLinesInFlight),
 		failed:   make(chan struct{}),
 		outcomes: newLineOutcomes(),
 		out:      out,
 		printer:  positionPrinter{out, o.json},
+		meter:    meter,
 	}
+	run.byBytes = beginLines(meter, p.stdin)
+	begun := time.Now()
 	var sent sentLines
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		sent = run.send(ctx, p.stdin)
 		limitWait(ctx, o.timeout, cancel)
 	})
-	err = run.receive(ctx)
+	err = meter.during(ctx, func() error { return run.receive(ctx) })
 	late := context.Cause(ctx) == errAnswersLate
 	cancel(nil)
 	sender.Wait()
 	if late {
 		err = o.late()
 	}
-	return run.finish(err, sent, o)
+	err = run.finish(ctx, err, sent, o)
+	if took := time.Since(begun); err == nil && meter != nil && took >= meterDelay {
+		fmt.Fprintf(p.stderr, "%s published in %s, %.0f a second\n", counted(int(sent.count), "line"), took.Round(10*time.Millisecond), float64(sent.count)/took.Seconds())
+	}
+	return err
+}
+
+// lineMeter is the meter of a run; nil where lines are typed.
+func (p *program) lineMeter() *meter {
+	if isTerminal(p.stdin) {
+		return nil
+	}
+	return p.newMeter()
+}
+
+// beginLines begins to show the lines of an input, and reports whether they are
+// shown by their bytes: what is left of a regular file is known.
+func beginLines(m *meter, input io.Reader) (byBytes bool) {
+	if left := bytesLeft(input); left > 0 {
+		m.begin(left, inBytes)
+		return true
+	}
+	m.begin(0, inLines)
+	return false
+}
+
+// bytesLeft is how much of a regular file is still to be read; 0 of other inputs.
+func bytesLeft(input io.Reader) int64 {
+	file, ok := input.(*os.File)
+	if !ok {
+		return 0
+	}
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return 0
+	}
+	offset, err := file.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return 0
+	}
+	return info.Size() - offset
 }
 
 // limitWait cancels with errAnswersLate if ctx does not end within the timeout;
@@ -148,7 +201,7 @@ func (r *lineRun) nextLine(ctx context.Context, lines <-chan received[[]byte]) (
 		return nil, nil
 	}
 	select {
-	case r.window <- struct{}{}:
+	case r.window <- int64(len(line)) + 1:
 		return line, nil
 	case <-r.failed:
 		return nil, nil
@@ -195,17 +248,32 @@ func (r *lineRun) receive(ctx context.Context) error {
 			stopping = true
 			close(r.failed)
 		}
-		for range settled {
-			select {
-			case <-r.window:
-			default:
-				return errStrayAnswer
-			}
+		if !r.leaveWindow(len(settled)) {
+			return errStrayAnswer
 		}
 		if err := r.print(settled); err != nil {
 			return err
 		}
 	}
+}
+
+// leaveWindow makes room for as many lines as were settled; false if not so many
+// are on their way.
+func (r *lineRun) leaveWindow(lines int) bool {
+	for range lines {
+		select {
+		case size := <-r.window:
+			r.settledBytes += size
+		default:
+			return false
+		}
+	}
+	if r.byBytes {
+		r.meter.reach(r.settledBytes)
+	} else {
+		r.meter.reach(int64(r.outcomes.next - 1))
+	}
+	return true
 }
 
 // print prints the positions of those lines that were stored.
@@ -224,7 +292,7 @@ func (r *lineRun) print(settled []*fanfarev1.PublishStreamResponse) error {
 // finish prints what had to wait for answers that never came, and returns the
 // error of the whole run; nil if every line of the input was stored. ending is
 // how the call ended.
-func (r *lineRun) finish(ending error, sent sentLines, o *publishOptions) error {
+func (r *lineRun) finish(ctx context.Context, ending error, sent sentLines, o *publishOptions) error {
 	// A server that drains answers everything that it has admitted. In all other
 	// cases what was not answered may have been stored.
 	refused := errorReason(status.Convert(ending)) == drainingReason
@@ -240,7 +308,7 @@ func (r *lineRun) finish(ending error, sent sentLines, o *publishOptions) error 
 		causes = append(causes, first.text())
 	}
 	if ending != io.EOF {
-		causes = append(causes, o.explain(ending).Error())
+		causes = append(causes, o.explain(ctx, ending).Error())
 	} else if len(causes) == 0 && (!r.outcomes.missing.empty() || !sent.all && sent.err == nil) {
 		causes = append(causes, fmt.Sprintf("the server at %s ended the call early", o.server))
 	}

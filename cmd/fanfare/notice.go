@@ -82,6 +82,22 @@ type notice struct {
 	object   any
 	// text is for people; empty if there is nothing worth telling them.
 	text string
+	// warns is true if it is more than the normal course of things.
+	warns bool
+	// why explains it, on a terminal; may be empty.
+	why string
+}
+
+// shown is the notice's text as an output gets it.
+func (n *notice) shown(d display) string {
+	text := n.text
+	if d.terminal && n.why != "" {
+		text += ": " + n.why
+	}
+	if n.warns {
+		return d.paint(warningStyle, text)
+	}
+	return d.paint(quietStyle, text)
 }
 
 // newNotice returns the response's notice; nil if it has none that is known.
@@ -91,17 +107,17 @@ func newNotice(response *fanfarev1.SubscribeResponse) *notice {
 		return newSubscribed(n.Subscribed)
 	case *fanfarev1.SubscribeResponse_CaughtUp:
 		at := n.CaughtUp.GetPosition()
-		return &notice{at, positionJSON{"caught_up", positionText(at)}, "caught up at " + positionText(at)}
+		return &notice{position: at, object: positionJSON{"caught_up", positionText(at)}, text: "caught up at " + positionText(at)}
 	case *fanfarev1.SubscribeResponse_Gap:
 		return newGap(n.Gap)
 	case *fanfarev1.SubscribeResponse_Progress:
 		at := n.Progress.GetPosition()
-		return &notice{at, positionJSON{"progress", positionText(at)}, ""}
+		return &notice{position: at, object: positionJSON{"progress", positionText(at)}}
 	case *fanfarev1.SubscribeResponse_Status:
 		return newStatus(n.Status)
 	case *fanfarev1.SubscribeResponse_Closed:
 		at := n.Closed.GetLast()
-		return &notice{at, positionJSON{"closed", positionText(at)}, "the stream was closed after " + positionText(at)}
+		return &notice{position: at, object: positionJSON{"closed", positionText(at)}, text: "the stream was closed after " + positionText(at)}
 	case *fanfarev1.SubscribeResponse_Closing:
 		return newClosing(n.Closing)
 	default:
@@ -112,19 +128,29 @@ func newNotice(response *fanfarev1.SubscribeResponse) *notice {
 func newSubscribed(n *fanfarev1.Subscribed) *notice {
 	at := n.GetResumeAfter()
 	return &notice{
-		at,
-		subscribedJSON{"subscribed", positionText(at), positionText(n.GetHead()), n.GetOldest(), n.GetResumed()},
-		fmt.Sprintf("subscribed after %s, the stream's head is %s", positionText(at), positionText(n.GetHead())),
+		position: at,
+		object:   subscribedJSON{"subscribed", positionText(at), positionText(n.GetHead()), n.GetOldest(), n.GetResumed()},
+		text:     fmt.Sprintf("subscribed after %s, the stream's head is %s", positionText(at), positionText(n.GetHead())),
 	}
 }
 
 func newGap(n *fanfarev1.Gap) *notice {
 	at, reason := n.GetResumeAfter(), strings.TrimPrefix(n.GetReason().String(), "GAP_REASON_")
 	return &notice{
-		at,
-		gapJSON{"gap", positionText(at), reason, positionText(n.GetRequested()), n.GetOldest(), positionText(n.GetHead())},
-		fmt.Sprintf("gap: frames after %s are not available (%s); continuing after %s", positionText(n.GetRequested()), reason, positionText(at)),
+		position: at,
+		object:   gapJSON{"gap", positionText(at), reason, positionText(n.GetRequested()), n.GetOldest(), positionText(n.GetHead())},
+		text:     fmt.Sprintf("gap: frames after %s are not available (%s); continuing after %s", positionText(n.GetRequested()), reason, positionText(at)),
+		warns:    true,
+		why:      gapCauses[n.GetReason()],
 	}
+}
+
+// gapCauses are what reasons mean to those who meet one.
+var gapCauses = map[fanfarev1.GapReason]string{
+	fanfarev1.GapReason_GAP_REASON_TRIMMED:                "they are out of the backlog's bounds, which fanfare policy sets",
+	fanfarev1.GapReason_GAP_REASON_EPOCH_CHANGED:          "the position is of another numbering, from before the stream was closed and opened again, or of another stream",
+	fanfarev1.GapReason_GAP_REASON_AHEAD:                  "the stream has not come so far",
+	fanfarev1.GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED: "ephemeral frames may have been missed, stored ones were not",
 }
 
 func newStatus(n *fanfarev1.Status) *notice {
@@ -132,14 +158,15 @@ func newStatus(n *fanfarev1.Status) *notice {
 	if n.GetListening() {
 		text = "the server's listener is back"
 	}
-	return &notice{nil, statusJSON{"status", n.GetListening()}, text}
+	return &notice{object: statusJSON{"status", n.GetListening()}, text: text, warns: !n.GetListening()}
 }
 
 func newClosing(n *fanfarev1.Closing) *notice {
 	at := n.GetResumeAfter()
 	return &notice{
-		at,
-		closingJSON{"closing", positionText(at), n.GetRetryIn().AsDuration().Milliseconds()},
-		fmt.Sprintf("the server ends this subscription after %s", positionText(at)),
+		position: at,
+		object:   closingJSON{"closing", positionText(at), n.GetRetryIn().AsDuration().Milliseconds()},
+		text:     fmt.Sprintf("the server ends this subscription after %s", positionText(at)),
+		warns:    true,
 	}
 }

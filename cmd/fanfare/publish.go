@@ -213,16 +213,6 @@ func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error
 	}
 }
 
-// isTerminal reports whether r is a terminal, where nothing comes by itself.
-func isTerminal(r io.Reader) bool {
-	file, ok := r.(*os.File)
-	if !ok {
-		return false
-	}
-	stat, err := file.Stat()
-	return err == nil && stat.Mode()&os.ModeCharDevice != 0 && file.Name() != os.DevNull
-}
-
 // positionPrinter prints what became of published frames.
 type positionPrinter struct {
 	out  io.Writer

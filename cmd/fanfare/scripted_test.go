@@ -21,6 +21,7 @@ type scriptedServer struct {
 	close         func(context.Context) (*fanfarev1.CloseStreamResponse, error)
 	publishStream func(fanfarev1.FanfareService_PublishStreamServer) error
 	subscribe     func(fanfarev1.FanfareService_SubscribeServer) error
+	listStreams   func(*fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error)
 
 	address string
 	conns   chan *tappedConn
@@ -107,4 +108,8 @@ func (s *scriptedServer) PublishStream(stream fanfarev1.FanfareService_PublishSt
 
 func (s *scriptedServer) Subscribe(_ *fanfarev1.SubscribeRequest, stream fanfarev1.FanfareService_SubscribeServer) error {
 	return s.subscribe(stream)
+}
+
+func (s *scriptedServer) ListStreams(_ context.Context, request *fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error) {
+	return s.listStreams(request)
 }

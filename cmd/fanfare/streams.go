@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -40,7 +39,7 @@ Long names are cut short; --json prints them whole.`,
 				}
 			}
 			out := bufio.NewWriter(p.stdout)
-			err := c.listStreams(cmd.Context(), channel, newStreamLister(out, asJSON))
+			err := c.listStreams(cmd.Context(), channel, newStreamLister(out, p.display(p.stdout), asJSON))
 			if flushing := flush(out); err == nil {
 				err = flushing
 			}
@@ -77,9 +76,9 @@ func (c *connection) listStreams(ctx context.Context, channel string, list func(
 
 // newStreamLister returns a function that prints a page of streams: as JSON, or
 // as rows of a table.
-func newStreamLister(out io.Writer, asJSON bool) func([]*fanfarev1.Stream) error {
+func newStreamLister(out io.Writer, d display, asJSON bool) func([]*fanfarev1.Stream) error {
 	if asJSON {
-		lines := newJSONLines(out)
+		lines := d.jsonLines(out)
 		return func(page []*fanfarev1.Stream) error {
 			for _, stream := range page {
 				if err := lines.write(newStreamJSON(stream)); err != nil {
@@ -89,15 +88,34 @@ func newStreamLister(out io.Writer, asJSON bool) func([]*fanfarev1.Stream) error
 			return nil
 		}
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "CHANNEL\tSCOPE\tHEAD\tOLDEST\tSTATE\tSUBSCRIBERS\tUPDATED")
+	t := newTable(out, d, column{title: "CHANNEL"}, column{title: "SCOPE"}, column{title: "HEAD"}, column{title: "OLDEST", number: true},
+		column{title: "STATE"}, column{title: "SUBSCRIBERS", number: true}, column{title: "UPDATED"})
 	return func(page []*fanfarev1.Stream) error {
 		for _, s := range page {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%d\t%s\n", cutShort(s.GetChannel()), cutShort(s.GetScope()), positionText(s.GetHead()),
-				s.GetOldest(), stateText(s), s.GetSubscribers(), s.GetUpdated().AsTime().Format(time.RFC3339))
+			t.row(streamCells(s, d)...)
 		}
 		// Columns are aligned within a page, so that memory is bounded by one.
-		return table.Flush()
+		return t.flush()
+	}
+}
+
+func streamCells(s *fanfarev1.Stream, d display) []cell {
+	state := cell{"open", nil}
+	if s.GetClosed() {
+		state = cell{"closed", quietStyle}
+	}
+	subscribers := cell{fmt.Sprint(s.GetSubscribers()), nil}
+	if s.GetSubscribers() > 0 {
+		subscribers.style = goodStyle
+	}
+	return []cell{
+		{cutShort(d.clean(s.GetChannel())), nil},
+		{cutShort(d.clean(s.GetScope())), nil},
+		{positionText(s.GetHead()), nil},
+		{fmt.Sprint(s.GetOldest()), nil},
+		state,
+		subscribers,
+		{s.GetUpdated().AsTime().Format(time.RFC3339), quietStyle},
 	}
 }
 
@@ -110,13 +128,6 @@ func cutShort(name string) string {
 		return name
 	}
 	return string([]rune(name)[:maxColumnRunes-1]) + "…"
-}
-
-func stateText(s *fanfarev1.Stream) string {
-	if s.GetClosed() {
-		return "closed"
-	}
-	return "open"
 }
 
 // streamJSON is what streams --json prints for a stream.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -77,13 +79,21 @@ func (o *subscribeOptions) request(cmd *cobra.Command, args []string) (*fanfarev
 	default:
 		after, err := backlog.ParsePosition(o.from)
 		if err != nil {
-			return nil, usagef("--from is oldest, live or a position: %v", err)
+			return nil, &usageError{fmt.Sprintf("--from is oldest, live or a position: %v", err), startHint(o.from)}
 		}
 		request.Start = &fanfarev1.SubscribeRequest_After{
 			After: &fanfarev1.Position{Epoch: after.Epoch, Sequence: after.Sequence},
 		}
 	}
 	return request, nil
+}
+
+// startHint says what a start probably meant that is none.
+func startHint(text string) string {
+	if text != "" && strings.Trim(text, "0123456789") == "" {
+		return "a sequence alone is no position: publish, streams and subscribe print EPOCH-SEQUENCE;"
+	}
+	return didYouMean(closest(text, []string{"oldest", "live"}))
 }
 
 // errReaderGone ends a subscription whose output nobody reads any more.
@@ -105,11 +115,19 @@ func (p *program) subscribe(ctx context.Context, o *subscribeOptions, request *f
 		return nil
 	}
 	if err != nil {
-		return o.explain(err)
+		return o.explain(ctx, err)
 	}
+	meter := p.meterOfReplay()
 	out := bufio.NewWriterSize(p.stdout, 64<<10)
-	printer := &framePrinter{out: out, notices: p.stderr, json: o.json, wanted: o.count}
-	err = printer.printAll(receive(call.Recv, callCtx.Done()))
+	printer := &framePrinter{
+		out:     out,
+		notices: meter.guard(p.stderr),
+		display: p.display(p.stdout), noticeDisplay: p.display(p.stderr),
+		json:   o.json,
+		wanted: o.count,
+		meter:  replayMeter{meter: meter},
+	}
+	err = meter.during(callCtx, func() error { return printer.printAll(receive(call.Recv, callCtx.Done())) })
 	if context.Cause(callCtx) == errReaderGone {
 		return nil
 	}
@@ -125,7 +143,15 @@ func (p *program) subscribe(ctx context.Context, o *subscribeOptions, request *f
 	if printer.resumable && resumable(err) {
 		fmt.Fprintf(p.stderr, "continue with --from %s\n", positionText(printer.last))
 	}
-	return o.explain(err)
+	return o.explain(ctx, err)
+}
+
+// meterOfReplay is the meter of a subscription; nil where frames scroll by.
+func (p *program) meterOfReplay() *meter {
+	if isTerminal(p.stdout) {
+		return nil
+	}
+	return p.newMeter()
 }
 
 // resumable reports whether a subscription that ended with err can be continued
@@ -139,12 +165,15 @@ func resumable(err error) bool {
 type framePrinter struct {
 	out     *bufio.Writer
 	notices io.Writer
-	json    bool
+	// display is that of out, noticeDisplay that of notices.
+	display, noticeDisplay display
+	json                   bool
 	// wanted is how many frames to print, 0 meaning all.
 	wanted, printed uint64
 	// last is the last position seen, once resumable is true.
 	last      *fanfarev1.Position
 	resumable bool
+	meter     replayMeter
 }
 
 // printAll prints until the call or the wanted number of frames ends: nil at
@@ -166,18 +195,27 @@ func (p *framePrinter) printAll(responses <-chan received[*fanfarev1.SubscribeRe
 				return nil
 			}
 		}
+		p.meter.show(response, p.remaining())
 		if err := p.printNotice(response); err != nil {
 			return &outputError{err}
 		}
 	}
 }
 
+// remaining is how many frames are still to be printed, at most.
+func (p *framePrinter) remaining() uint64 {
+	if p.wanted == 0 {
+		return math.MaxInt64
+	}
+	return p.wanted - p.printed
+}
+
 func (p *framePrinter) printFrame(frame *fanfarev1.Frame) error {
 	p.moveTo(frame.GetPosition())
 	if p.json {
-		return newJSONLines(p.out).write(newFrameJSON(frame))
+		return p.display.jsonLines(p.out).write(newFrameJSON(frame))
 	}
-	if _, err := p.out.Write(frame.GetPayload()); err != nil {
+	if _, err := p.out.Write(p.display.cleanPayload(frame.GetPayload())); err != nil {
 		return err
 	}
 	return p.out.WriteByte('\n')
@@ -192,7 +230,7 @@ func (p *framePrinter) printNotice(response *fanfarev1.SubscribeResponse) error 
 		p.moveTo(notice.position)
 	}
 	if p.json {
-		return newJSONLines(p.out).write(notice.object)
+		return p.display.jsonLines(p.out).write(notice.object)
 	}
 	if notice.text == "" {
 		return nil
@@ -201,7 +239,7 @@ func (p *framePrinter) printNotice(response *fanfarev1.SubscribeResponse) error 
 	if err := p.out.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(p.notices, notice.text)
+	_, err := fmt.Fprintln(p.notices, notice.shown(p.noticeDisplay))
 	return err
 }
 

@@ -13,9 +13,10 @@ var version = ""
 
 func (p *program) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of this binary",
-		Args:  noArguments,
+		Use:     "version",
+		Short:   "Print the version of this binary",
+		Example: "  fanfare version",
+		Args:    noArguments,
 		RunE: action(func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintf(p.stdout, "fanfare %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
