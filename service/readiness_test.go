@@ -2,6 +2,9 @@ package service_test
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -123,6 +126,36 @@ func TestReadinessOfADrain(t *testing.T) {
 		cancel()
 		if err := <-drained; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// /healthz of a whole replica names its bus, and follows the drain.
+func TestHealthzOfAReplica(t *testing.T) {
+	kinds := map[string]string{servicetest.PostgreSQL: service.BusPostgreSQL, servicetest.SQLite: service.BusInProcess}
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		r := servicetest.Start(t, db.URL, quickDrain(-1, time.Second))
+		get := func() (code int, status, kind string) {
+			var document struct {
+				Status  string
+				Channel struct{ Kind string }
+			}
+			w := httptest.NewRecorder()
+			r.Server.HTTPHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+			if err := json.Unmarshal(w.Body.Bytes(), &document); err != nil {
+				t.Errorf("%s: %v", w.Body, err)
+			}
+			return w.Code, document.Status, document.Channel.Kind
+		}
+		eventually(t, "the replica is ready", func() bool { code, _, _ := get(); return code == http.StatusOK })
+		if _, status, kind := get(); status != "ready" || kind != kinds[db.Kind()] {
+			t.Errorf("status %q, bus %q", status, kind)
+		}
+		if err := r.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if code, status, _ := get(); code != http.StatusServiceUnavailable || status != "not ready" {
+			t.Errorf("after the drain: %d, %q", code, status)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package servicetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -150,7 +151,13 @@ func (r *Replica) serve() error {
 	for _, run := range append(r.parts, r.Hub.Run, r.Server.Run) {
 		r.runs.Go(func() error { return run(ctx) })
 	}
-	r.runs.Go(func() error { return r.GRPC.Serve(socket) })
+	r.runs.Go(func() error {
+		// Stop may come before it serves.
+		if err := r.GRPC.Serve(socket); !errors.Is(err, grpc.ErrServerStopped) {
+			return err
+		}
+		return nil
+	})
 	return nil
 }
 
