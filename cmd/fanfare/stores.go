@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -100,7 +101,12 @@ func (o *storeOptions) openFile(ctx context.Context, config sqlitebacklog.Config
 		}
 	}
 	config.Path = o.path
-	return sqlitebacklog.Open(ctx, config)
+	store, err := sqlitebacklog.Open(ctx, config)
+	if err != nil && o.inDataDir {
+		// The store's own advice knows no flags.
+		err = fmt.Errorf("%w; --data-dir names another data directory", err)
+	}
+	return store, err
 }
 
 // place says for people where the store is, without its secrets.

@@ -173,7 +173,7 @@ func TestFileInUse(t *testing.T) {
 	first := startProcess(t, "--data-dir", dir, "--drain-delay", "0")
 	file := filepath.Join(dir, "fanfare.db")
 	want := []string{file, "in use by another process", "--store sqlite:"}
-	checkRefusal(t, command(t, "", "serve", "--data-dir", dir, "--grpc", first.address), exitFailed, want)
+	checkRefusal(t, command(t, "", "serve", "--data-dir", dir, "--grpc", first.address), exitFailed, append(want, "--data-dir"))
 	checkRefusal(t, command(t, "", "serve", "--store", "sqlite:"+file, "--grpc", "127.0.0.1:0", "--http", "off"), exitFailed, want)
 	checkRefusal(t, command(t, "", "migrate", "--store", "sqlite:"+file), exitFailed, want)
 	link := filepath.Join(t.TempDir(), "link.db")
