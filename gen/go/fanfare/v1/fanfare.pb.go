@@ -48,7 +48,8 @@ const (
 	// stored. Retry after RetryInfo.
 	ErrorReason_ERROR_REASON_STORE_UNAVAILABLE ErrorReason = 5
 	// UNAVAILABLE: the server does not hear of new frames, so a subscription cannot
-	// begin: on PostgreSQL the listener has no connection on which LISTEN is active. Retry after RetryInfo, on any replica.
+	// begin: on PostgreSQL the listener has no connection on which LISTEN is
+	// active. Retry after RetryInfo, on any replica.
 	ErrorReason_ERROR_REASON_NOT_LISTENING ErrorReason = 6
 	// RESOURCE_EXHAUSTED: too many publishes wait on this replica; nothing was
 	// stored. Retry after RetryInfo.
@@ -158,9 +159,9 @@ const (
 	// Frames after the position have been trimmed from the backlog.
 	GapReason_GAP_REASON_TRIMMED GapReason = 1
 	// The position belongs to another numbering: the stream was closed and
-	// reopened, or the database lost commits.
+	// reopened, or the store lost commits.
 	GapReason_GAP_REASON_EPOCH_CHANGED GapReason = 2
-	// The position is ahead of the stream's head: the database lost commits.
+	// The position is ahead of the stream's head: the store lost commits.
 	GapReason_GAP_REASON_AHEAD GapReason = 3
 	// Ephemeral frames may have been missed. No durable frame was.
 	GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED GapReason = 4
@@ -282,7 +283,7 @@ type Frame struct {
 	EventType string `protobuf:"bytes,4,opt,name=event_type,json=eventType,proto3" json:"event_type,omitempty"`
 	// The publisher's headers.
 	Headers map[string]string `protobuf:"bytes,5,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// When the frame was numbered, by the database's clock. Order is by position
+	// When the frame was numbered, by the store's clock. Order is by position
 	// alone.
 	Created       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1924,7 +1925,7 @@ type Stream struct {
 	Closed bool `protobuf:"varint,5,opt,name=closed,proto3" json:"closed,omitempty"`
 	// Subscriptions of the stream on this replica.
 	Subscribers uint32 `protobuf:"varint,6,opt,name=subscribers,proto3" json:"subscribers,omitempty"`
-	// When the stream first existed, by the database's clock.
+	// When the stream first existed, by the store's clock.
 	Created *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created,proto3" json:"created,omitempty"`
 	// When it last changed.
 	Updated       *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=updated,proto3" json:"updated,omitempty"`
