@@ -110,7 +110,8 @@ func (p *program) flagCompletion(name string) cobra.CompletionFunc {
 func explainCompletion(completion *cobra.Command) {
 	completion.Short = "Make a shell complete commands, flags, channels and scopes"
 	completion.Long = `Prints a script that makes a shell complete commands, flags and their values, and
-the channels and scopes that are on the server.`
+the channels and scopes that are on the server: of those only the names that are
+one plain word. Bash needs its package bash-completion.`
 	completion.Example = `  source <(fanfare completion bash)         # in ~/.bashrc
   source <(fanfare completion zsh)          # in ~/.zshrc, after compinit
   fanfare completion fish | source          # in ~/.config/fish/config.fish

@@ -227,10 +227,13 @@ have no policy of their own. It is no error if nothing is set.`,
 func (o *policyOptions) getPolicy(ctx context.Context, t policyTarget) (policy backlog.Policy, bounds backlog.Bounds, err error) {
 	err = o.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		answer, err := fanfarev1.NewFanfareServiceClient(conn).GetPolicy(ctx, &fanfarev1.GetPolicyRequest{Channel: t.channel, Prefix: t.prefix})
+		if err != nil {
+			return err
+		}
 		policy, bounds = policyOf(answer.GetPolicy()), boundsOf(answer.GetEffective())
 		// Whatever the answer repeats of the question.
 		policy.Channel, policy.Prefix = t.channel, t.prefix
-		return err
+		return nil
 	})
 	return policy, bounds, err
 }

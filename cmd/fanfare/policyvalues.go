@@ -72,18 +72,20 @@ func parseDays(text string) (time.Duration, error) {
 // backlogText is a number of frames as parseBacklog reads it.
 func backlogText(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// ageText is a duration as parseDays reads it, in days where it can be.
+// ageText is a duration as parseDays reads it, in days where it can be: "7d",
+// "36h", "1h30m".
 func ageText(d time.Duration) string {
-	switch {
-	case d != 0 && d%day == 0:
+	if d != 0 && d%day == 0 {
 		return strconv.FormatInt(int64(d/day), 10) + "d"
-	case d != 0 && d%time.Hour == 0:
-		return strconv.FormatInt(int64(d/time.Hour), 10) + "h"
-	case d != 0 && d%time.Minute == 0 && d < time.Hour:
-		return strconv.FormatInt(int64(d/time.Minute), 10) + "m"
-	default:
-		return d.String()
 	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 // retentionAgeText is ageText for an age of which 0 means any.
@@ -94,8 +96,12 @@ func retentionAgeText(d time.Duration) string {
 	return ageText(d)
 }
 
-// policyOf is a policy of the protocol as the store's vocabulary has it.
+// policyOf is a policy of the protocol as the store's vocabulary has it. The
+// absent one sets nothing.
 func policyOf(p *fanfarev1.Policy) backlog.Policy {
+	if p == nil {
+		return backlog.Policy{}
+	}
 	return backlog.Policy{
 		Channel:         p.GetChannel(),
 		Prefix:          p.GetPrefix(),
