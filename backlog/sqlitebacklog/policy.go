@@ -162,6 +162,9 @@ func (s *Store) setDefaultBacklog(ctx context.Context, frames int64) error {
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
+		if before.Valid && before.Int64 == frames {
+			return nil // also when the disk is full
+		}
 		_, err = conn.ExecContext(ctx, setDefaultBacklogSQL, frames)
 		return err
 	})
