@@ -65,7 +65,7 @@ func TestKilledServer(t *testing.T) {
 	lines := newLoad()
 	t.Cleanup(lines.stop)
 	publisher := start(t, lines, "publish", "c", "s", "--lines", "--server", p.address)
-	publisher.stdout.await(t, `-1\n`)
+	publisher.stdout.await(t, `-3\n`)
 	p.signal(syscall.SIGKILL)
 	for _, r := range []*running{subscriber, publisher} {
 		if code := r.end(); code != exitFailed {
