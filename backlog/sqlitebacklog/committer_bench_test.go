@@ -136,4 +136,3 @@ func median(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
 }
-

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"modernc.org/sqlite"
@@ -222,7 +223,7 @@ func (s *Store) checkPages(ctx context.Context) error {
 		return err
 	}
 	if found != "ok" {
-		return s.damagedError(errors.New(found))
+		return s.damagedError(errors.New(strings.Join(strings.Fields(found), " "))) // in one line
 	}
 	return nil
 }

@@ -1,0 +1,137 @@
+package sqlitebacklog
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// Tests that need another process, other rights or other limits run the test's
+// binary again, which then plays one of these roles instead of testing.
+const (
+	childRole = "FANFARE_TEST_CHILD"
+	childPath = "FANFARE_TEST_PATH"
+	// childRights, if it is set, makes the child give up root's.
+	childRights = "FANFARE_TEST_RIGHTS"
+)
+
+var childRoles = map[string]func(path string) error{
+	"open": childOpens,
+	"hold": childHolds,
+}
+
+func init() {
+	play := childRoles[os.Getenv(childRole)]
+	if play == nil {
+		return
+	}
+	var err error
+	if os.Getenv(childRights) != "" {
+		err = dropRights()
+	}
+	if err == nil {
+		err = play(os.Getenv(childPath))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// child makes the command of a child. It is killed when the test ends.
+func child(t *testing.T, role, path string) *exec.Cmd {
+	t.Helper()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), binary)
+	c.Env = append(os.Environ(), childRole+"="+role, childPath+"="+path)
+	return c
+}
+
+// runChild runs a child to its end and returns what it said on standard error.
+func runChild(t *testing.T, c *exec.Cmd) (said string, failed bool) {
+	t.Helper()
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	err := c.Run()
+	if err != nil && c.ProcessState == nil {
+		t.Fatalf("run a child: %v", err)
+	}
+	return stderr.String(), err != nil
+}
+
+// unprivileged makes a child give up root's rights, which file modes do not apply
+// to.
+func unprivileged(c *exec.Cmd) { c.Env = append(c.Env, childRights+"=none") }
+
+// dropRights makes the process one of an ordinary user, if it is root's.
+func dropRights() error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	const nobody = 65534
+	return errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody))
+}
+
+// startChild starts a child and returns the lines that it prints. It must be
+// waited for.
+func startChild(t *testing.T, c *exec.Cmd) *bufio.Scanner {
+	t.Helper()
+	stdout, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stderr = os.Stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return bufio.NewScanner(stdout)
+}
+
+// childOpens opens a store and closes it.
+func childOpens(path string) error {
+	s, err := Open(context.Background(), Config{Path: path})
+	if err != nil {
+		return err
+	}
+	s.Close()
+	return nil
+}
+
+// childHolds keeps a store open until its standard input ends.
+func childHolds(path string) error {
+	s, err := Open(context.Background(), Config{Path: path})
+	if err != nil {
+		return err
+	}
+	fmt.Println("open")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	s.Close()
+	return err
+}
+
+// openInChild opens a store that runs until the process ends.
+func openInChild(cfg Config) (*Store, error) {
+	s, err := Open(context.Background(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	go func() { _ = s.Run(context.Background()) }()
+	return s, nil
+}
+
+func publishText(s *Store, stream backlog.StreamName, payload string) (backlog.Outcome, error) {
+	return backlog.Publish(context.Background(), s, backlog.Publication{Stream: stream, Payload: []byte(payload)})
+}
