@@ -117,17 +117,32 @@ func callLogger(logger *slog.Logger) logging.Logger {
 }
 
 func uncompressedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := grpc.SetSendCompressor(ctx, encoding.Identity); err != nil {
-		return nil, failureOf(err)
+	if err := sendUncompressed(ctx); err != nil {
+		return nil, err
 	}
 	return handler(ctx, req)
 }
 
 func uncompressedStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := grpc.SetSendCompressor(stream.Context(), encoding.Identity); err != nil {
-		return failureOf(err)
+	if err := sendUncompressed(stream.Context()); err != nil {
+		return err
 	}
 	return handler(srv, stream)
+}
+
+// sendUncompressed has the responses of a call sent as they are. Of a call that
+// its client has given up already grpc says no more than that it is done, which
+// would be a fault of the server; the context says what it is.
+func sendUncompressed(ctx context.Context) error {
+	err := grpc.SetSendCompressor(ctx, encoding.Identity)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return failureOf(ctx.Err())
+	default:
+		return failureOf(err)
+	}
 }
 
 // endForeignStreams ends streams of services that know nothing of a drain, which

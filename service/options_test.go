@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -154,4 +155,32 @@ func TestRequestsAtTheLimitsFit(t *testing.T) {
 	// Above the limit the refusal names the field.
 	_, err := client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: &fanfarev1.NewFrame{Channel: "c", Payload: make([]byte, 5<<20)}})
 	refusedField(t, err, "frame.payload")
+}
+
+// A client that gave up its call before the server had begun with it left an
+// error in the log as if the server were at fault: grpc refuses to set the
+// compressor of a call that is done, and says nothing of why it is.
+func TestCallGivenUpAtOnce(t *testing.T) {
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancelLate := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancelLate()
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		want codes.Code
+	}{
+		{"cancelled", gone, codes.Canceled},
+		{"too late", late, codes.DeadlineExceeded},
+		{"another fault", t.Context(), codes.Internal},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// No grpc stream is in these contexts, so that nothing can be set.
+			_, unary := uncompressedUnary(c.ctx, nil, nil, func(context.Context, any) (any, error) { return nil, nil })
+			streaming := uncompressedStream(nil, &stalledStream{ctx: c.ctx}, nil, func(any, grpc.ServerStream) error { return nil })
+			if status.Code(unary) != c.want || status.Code(streaming) != c.want {
+				t.Errorf("unary %v, streaming %v, want %s", unary, streaming, c.want)
+			}
+		})
+	}
 }
