@@ -12,10 +12,13 @@ type known struct {
 	base, head backlog.Position
 	// held is how many announcements had been held: the read sees what they told.
 	held uint64
+	// read numbers the stream's reads, in the order in which they began.
+	read uint64
 }
 
 func (s *stream) knownLocked() known {
-	k := known{tail: s.current, held: s.held.count}
+	s.reads++
+	k := known{tail: s.current, held: s.held.count, read: s.reads}
 	if t := s.current; t != nil {
 		k.own, k.base, k.head = t.own, t.base, t.head
 	}
@@ -49,7 +52,7 @@ func (s *stream) setStateLocked(state backlog.StreamState) {
 	s.state = state
 	if s.closed != nil {
 		s.state.Closed, s.state.Head = true, s.closed.head
-		s.closed.replayable = max(s.closed.replayable, state.Base.Sequence)
+		s.closed.replayable = state.Base.Sequence
 	}
 }
 

@@ -171,6 +171,9 @@ func (s *stream) beginLoad(l backlog.Listening, maxBytes int) (part, bool) {
 	if len(s.pending) == 0 {
 		return part{}, false
 	}
+	if s.current == nil {
+		s.refreshWanted = false // what was wanted before is read now
+	}
 	p := part{stream: s, known: s.knownLocked(), batch: s.pending}
 	s.pending = nil
 	p.request = s.requestLocked(p.batch, maxBytes)
@@ -274,6 +277,20 @@ func (s *stream) finish(p *part, l backlog.Listening, loaded backlog.Loaded, hoo
 	s.judgeLocked(p.batch, loaded, hooks)
 	s.explainHeldLocked(p.known.held, s.hub.origin.Load(), hooks)
 	s.answerPendingLocked(l.Number, hooks)
+	s.readAgainLocked(p.known.read)
+}
+
+// readAgainLocked has the stream refreshed if the read that was just taken in is
+// not the newest: its bounds may be older than those that are known. And if a
+// refresh was wanted while the first load was on its way.
+func (s *stream) readAgainLocked(read uint64) {
+	if read < s.newest {
+		s.refreshWanted = true
+	}
+	s.newest = max(s.newest, read)
+	if s.refreshWanted {
+		s.queueRefreshLocked()
+	}
 }
 
 // repeatLocked has a load repeated.

@@ -34,6 +34,9 @@ type stream struct {
 	// confirmed is the number of the listening under which the current tail was
 	// last read.
 	confirmed uint64
+	// reads is how many reads have begun; newest is the number of the last begun of
+	// those that were taken in.
+	reads, newest uint64
 	// held are announcements that a read must explain.
 	held held
 	// ended are numberings that are over.
