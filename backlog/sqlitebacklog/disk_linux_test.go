@@ -1,0 +1,82 @@
+package sqlitebacklog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+var (
+	_ = addRole("mount", childMounts)
+	_ = addRole("full disk", childFillsDisk)
+)
+
+// TestFullDisk has a real disk that gets full, a small one in memory, where the
+// system lets the test mount one.
+func TestFullDisk(t *testing.T) {
+	mounting := func(role string) *exec.Cmd {
+		c := child(t, role, filepath.Join(realTempDir(t)))
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+		if os.Geteuid() != 0 {
+			c.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+			c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+			c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+		}
+		return c
+	}
+	if mounting("mount").Run() != nil {
+		t.Log("no disk can be mounted here; TestFull covers the store's side")
+		return
+	}
+	if said, failed := runChild(t, mounting("full disk")); failed {
+		t.Fatal(said)
+	}
+}
+
+// childMounts mounts a disk of 2 MiB, which nobody else sees.
+func childMounts(dir string) error {
+	if err := syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	return syscall.Mount("none", dir, "tmpfs", 0, "size=2m")
+}
+
+func childFillsDisk(dir string) error {
+	if err := childMounts(dir); err != nil {
+		return err
+	}
+	ballast, path := filepath.Join(dir, "ballast"), filepath.Join(dir, "fanfare.db")
+	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); err != nil {
+		return err
+	}
+	s, err := openInChild(Config{Path: path})
+	if err != nil {
+		return err
+	}
+	stored, err := fillUntil(s, "a")
+	if !errors.Is(err, backlog.ErrDiskFull) {
+		return fmt.Errorf("after %d frames: %w", stored, err)
+	}
+	if stored == 0 {
+		return errors.New("nothing could be stored")
+	}
+	if err := readable(s, "a", stored); err != nil {
+		return err
+	}
+	if err := os.Remove(ballast); err != nil {
+		return err
+	}
+	if err := sameAgain(s, "a", stored); err != nil {
+		return err
+	}
+	if more, err := fillUntil(s, "b"); !errors.Is(err, backlog.ErrDiskFull) {
+		return fmt.Errorf("after %d more frames: %w", more, err)
+	}
+	return readable(s, "a", stored+1)
+}
