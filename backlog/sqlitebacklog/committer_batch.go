@@ -9,7 +9,10 @@ import (
 // or withdrawn while somebody else writes is taken or left accordingly.
 func (c *committer) commitNext(ctx context.Context) {
 	conn, err := c.store.writer.Conn(ctx)
-	items := c.take()
+	if ctx.Err() != nil {
+		c.stop()
+	}
+	items := c.take() // none if it is stopped
 	if err != nil {
 		c.fail(items, turnError(ctx, err))
 		return
