@@ -43,7 +43,7 @@ func (s *runningStore) setPolicy(t *testing.T, p backlog.Policy) {
 
 // TestSweepOfMany has more of everything than one transaction of the janitor takes.
 func TestSweepOfMany(t *testing.T) {
-	s := openRunning(t, newFile(t))
+	s := openRunning(t, Config{Path: MemoryPath})
 	const streams = sweepPage + 200
 	s.publishTo(t, "many", streams, 2)
 	s.publishTo(t, "long", 1, 3000)
@@ -243,7 +243,7 @@ func TestJanitorRests(t *testing.T) {
 	err := j.repeat(ctx, func(ctx context.Context, conn *sql.Conn) (bool, error) {
 		began := time.Now()
 		defer func() { took = append(took, time.Since(began)) }()
-		_, err := conn.ExecContext(ctx, "with recursive n(i) as (select 1 union all select i + 1 from n where i < 10000) select sum(i) from n")
+		_, err := conn.ExecContext(ctx, "with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000) select sum(i) from n")
 		return true, err
 	})
 	if !errors.Is(err, context.Canceled) || len(rests) != 5 || len(took) != 5 {

@@ -110,7 +110,7 @@ func TestModel(t *testing.T) {
 		seeds []uint64
 		steps int
 	}{
-		{Config{Path: MemoryPath}, []uint64{1, 2, 3, 4}, 250}, {newFile(t), []uint64{5}, 150},
+		{Config{Path: MemoryPath}, []uint64{1, 2, 3, 4}, 150}, {newFile(t), []uint64{5}, 100},
 	} {
 		for _, seed := range tt.seeds {
 			t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -224,7 +224,7 @@ func (r *modelRun) published(p backlog.Publication, position backlog.Position) {
 
 func (r *modelRun) publishMany() {
 	var batch []backlog.Publication
-	for range 1 + r.random.IntN(60) {
+	for range 1 + r.random.IntN(30) {
 		batch = append(batch, r.publication(r.name()))
 	}
 	outcomes, err := r.store.PublishBatch(r.Context(), batch)

@@ -3,7 +3,7 @@ package sqlitebacklog
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -12,43 +12,26 @@ import (
 )
 
 // policyCache holds the policies of the file, which nobody but this process
-// changes. Its zero value has none.
+// changes.
 type policyCache struct {
+	// set is nil until the policies have been read.
 	set atomic.Pointer[policySet]
-	// versions counts the sets that were made. Whoever has the writing connection
-	// may use it.
-	versions uint64
-}
-
-// next makes a set that is newer than all before.
-func (c *policyCache) next(all []backlog.Policy) *policySet {
-	c.versions++
-	return newPolicySet(all, c.versions)
-}
-
-// replace makes set apply, unless a newer one does: those who have committed do
-// not get here in the order of their commits.
-func (c *policyCache) replace(set *policySet) {
-	for {
-		current := c.set.Load()
-		if current != nil && current.version > set.version || c.set.CompareAndSwap(current, set) {
-			return
-		}
-	}
+	// changing has a token of whoever changes the policies, from before that is
+	// written until it applies.
+	changing chan struct{}
 }
 
 // policySet is all policies at one time. Nobody changes it.
 type policySet struct {
-	version uint64
-	all     []backlog.Policy // in the order of backlog.ComparePolicies
+	all []backlog.Policy // in the order of backlog.ComparePolicies
 	// exact has those of channels, prefixes those of prefixes, by channel.
 	exact, prefixes map[string]backlog.Policy
 	// lengths has the lengths of the prefixes, in bytes.
 	lengths []int
 }
 
-func newPolicySet(all []backlog.Policy, version uint64) *policySet {
-	set := &policySet{version: version, all: all, exact: map[string]backlog.Policy{}, prefixes: map[string]backlog.Policy{}}
+func newPolicySet(all []backlog.Policy) *policySet {
+	set := &policySet{all: all, exact: map[string]backlog.Policy{}, prefixes: map[string]backlog.Policy{}}
 	for _, p := range all {
 		if !p.Prefix {
 			set.exact[p.Channel] = p
@@ -122,80 +105,82 @@ func (s *Store) SetPolicy(ctx context.Context, p backlog.Policy) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	return s.changePolicies(ctx, func(ctx context.Context, conn *sql.Conn) error { return setPolicy(ctx, conn, p) })
-}
-
-// changePolicies runs change in a transaction, and has the policies that it leaves
-// apply once they are committed.
-func (s *Store) changePolicies(ctx context.Context, change func(context.Context, *sql.Conn) error) error {
-	var changed *policySet
-	err := s.exclusively(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		if err := change(ctx, conn); err != nil {
-			return err
-		}
-		all, err := readPolicies(ctx, conn)
-		changed = s.reading.policies.next(all)
-		return err
-	})
+	cache := &s.reading.policies
+	select {
+	case cache.changing <- struct{}{}:
+		defer func() { <-cache.changing }()
+	case <-ctx.Done():
+		return fmt.Errorf("set a policy: %w", ctx.Err())
+	}
+	before := cache.set.Load().all
+	after := withPolicy(before, p)
+	if len(after) > max(len(before), backlog.MaxPolicies) {
+		return backlog.ErrTooManyPolicies
+	}
+	err := s.exclusively(ctx, func(ctx context.Context, conn *sql.Conn) error { return writePolicy(ctx, conn, p) })
 	if err != nil {
 		return err
 	}
-	s.reading.policies.replace(changed)
+	cache.set.Store(newPolicySet(after))
 	s.bus.hint()
 	return nil
 }
 
-// loadPolicies stores the configured backlog and reads the policies.
-func (s *Store) loadPolicies(ctx context.Context) error {
-	if s.cfg.Backlog != nil {
-		return s.setDefaultBacklog(ctx, *s.cfg.Backlog)
+// withPolicy returns policies, which it does not change, with p in place of what
+// was set before.
+func withPolicy(all []backlog.Policy, p backlog.Policy) []backlog.Policy {
+	at, found := slices.BinarySearchFunc(all, p, backlog.ComparePolicies)
+	rest := all[at:]
+	if found {
+		rest = rest[1:]
 	}
-	return s.changePolicies(ctx, func(context.Context, *sql.Conn) error { return nil })
+	if !p.Sets() {
+		return slices.Concat(all[:at], rest)
+	}
+	return slices.Concat(all[:at], clonePolicies([]backlog.Policy{p}), rest)
+}
+
+// loadPolicies reads the policies, and sets the configured backlog.
+func (s *Store) loadPolicies(ctx context.Context) error {
+	all, err := readPolicies(ctx, s.reader)
+	if err != nil {
+		return err
+	}
+	s.reading.policies.changing = make(chan struct{}, 1)
+	s.reading.policies.set.Store(newPolicySet(all))
+	if s.cfg.Backlog == nil {
+		return nil
+	}
+	return s.setDefaultBacklog(ctx, uint64(*s.cfg.Backlog))
 }
 
 // setDefaultBacklog changes the backlog of the default policy and nothing else of
-// it.
-func (s *Store) setDefaultBacklog(ctx context.Context, frames int64) error {
-	var before sql.NullInt64
-	err := s.changePolicies(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		err := conn.QueryRowContext(ctx, defaultBacklogSQL).Scan(&before)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return err
-		}
-		if before.Valid && before.Int64 == frames {
-			return nil // also when the disk is full
-		}
-		_, err = conn.ExecContext(ctx, setDefaultBacklogSQL, frames)
-		return err
-	})
-	if err == nil && (!before.Valid || before.Int64 != frames) {
-		s.logger.Info("the default backlog was changed", "frames", frames)
+// it. Nothing is written if it is what it should be, so that a full disk does not
+// matter then.
+func (s *Store) setDefaultBacklog(ctx context.Context, frames uint64) error {
+	p := s.reading.policies.set.Load().prefixes[""]
+	if p.Backlog != nil && *p.Backlog == frames {
+		return nil
 	}
-	return err
+	p.Prefix, p.Backlog = true, &frames
+	if err := s.SetPolicy(ctx, p); err != nil {
+		return err
+	}
+	s.logger.Info("the default backlog was changed", "file", s.Path(), "frames", frames)
+	return nil
 }
 
 const (
-	defaultBacklogSQL    = `select backlog from policies where channel = '' and prefix = 1`
-	setDefaultBacklogSQL = `insert into policies (channel, prefix, backlog) values ('', 1, ?1)
-		on conflict (channel, prefix) do update set backlog = excluded.backlog`
 	policiesSQL     = `select channel, prefix, backlog, retention_age, stream_retention from policies order by channel, prefix`
-	countOthersSQL  = `select count(*) from policies where (channel, prefix) <> (?1, ?2)`
 	deletePolicySQL = `delete from policies where channel = ?1 and prefix = ?2`
 	setPolicySQL    = `replace into policies (channel, prefix, backlog, retention_age, stream_retention) values (?1, ?2, ?3, ?4, ?5)`
 )
 
-// setPolicy stores or removes a policy in the caller's transaction.
-func setPolicy(ctx context.Context, conn *sql.Conn, p backlog.Policy) error {
+// writePolicy stores or removes a policy in the caller's transaction.
+func writePolicy(ctx context.Context, conn *sql.Conn, p backlog.Policy) error {
 	if !p.Sets() {
 		_, err := conn.ExecContext(ctx, deletePolicySQL, p.Channel, p.Prefix)
 		return err
-	}
-	var others int
-	if err := conn.QueryRowContext(ctx, countOthersSQL, p.Channel, p.Prefix).Scan(&others); err != nil {
-		return err
-	}
-	if others >= backlog.MaxPolicies {
-		return backlog.ErrTooManyPolicies
 	}
 	_, err := conn.ExecContext(ctx, setPolicySQL, p.Channel, p.Prefix, nullable(p.Backlog, bigint),
 		nullable(p.RetentionAge, time.Duration.Microseconds), nullable(p.StreamRetention, time.Duration.Microseconds))
@@ -211,8 +196,8 @@ func nullable[T any](p *T, convert func(T) int64) any {
 }
 
 // readPolicies reads all policies, in their order.
-func readPolicies(ctx context.Context, conn *sql.Conn) ([]backlog.Policy, error) {
-	rows, err := conn.QueryContext(ctx, policiesSQL)
+func readPolicies(ctx context.Context, db *sql.DB) ([]backlog.Policy, error) {
+	rows, err := db.QueryContext(ctx, policiesSQL)
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func TestPolicySetResolves(t *testing.T) {
 				all = append(all, p)
 			}
 		}
-		set := newPolicySet(all, 1)
+		set := newPolicySet(all)
 		for range 50 {
 			channel := name(6)
 			if got, want := set.bounds(channel), backlog.BoundsOf(all, channel, false); got != want {
@@ -153,22 +153,6 @@ func (l *logRecorder) take() string {
 	return l.written.String()
 }
 
-// TestOlderPoliciesDoNotReplaceNewer: who committed first may get back last.
-func TestOlderPoliciesDoNotReplaceNewer(t *testing.T) {
-	var cache policyCache
-	first, second := cache.next(nil), cache.next(nil)
-	cache.replace(second)
-	cache.replace(first)
-	if cache.set.Load() != second {
-		t.Error("the policies of an earlier commit apply")
-	}
-	third := cache.next(nil)
-	cache.replace(third)
-	if cache.set.Load() != third {
-		t.Error("the policies of the last commit do not apply")
-	}
-}
-
 // TestPoliciesThatRace: whatever order callers get back in, what applies is what
 // was committed last.
 func TestPoliciesThatRace(t *testing.T) {
@@ -189,29 +173,58 @@ func TestPoliciesThatRace(t *testing.T) {
 	}
 }
 
-// TestPolicyThatFails: a policy that was not committed does not apply, and nobody
-// is told of it.
+// TestPolicyThatFails: a policy that was not committed does not apply, and does not
+// stand in the way of the next.
 func TestPolicyThatFails(t *testing.T) {
 	s := openRunning(t, newFile(t))
-	err := s.changePolicies(t.Context(), func(ctx context.Context, conn *sql.Conn) error {
-		if err := setPolicy(ctx, conn, backlog.Policy{Channel: "c", Backlog: pointerTo(uint64(1))}); err != nil {
-			return err
-		}
-		return errEnough
-	})
-	if !errors.Is(err, errEnough) {
-		t.Fatal(err)
+	s.execute(t, "alter table policies rename to hidden")
+	p := backlog.Policy{Channel: "c", Backlog: pointerTo(uint64(1))}
+	if err := s.SetPolicy(t.Context(), p); !errors.Is(err, backlog.ErrUnavailable) {
+		t.Errorf("without a table: %v, want ErrUnavailable", err)
 	}
+	s.execute(t, "alter table hidden rename to policies")
 	if b := s.bounds("c").Backlog; b != backlog.DefaultBounds.Backlog {
 		t.Errorf("the backlog is %d", b)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.SetPolicy(ctx, backlog.Policy{Channel: "c", Backlog: pointerTo(uint64(1))}); !errors.Is(err, context.Canceled) {
+	if err := s.SetPolicy(ctx, p); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
 	if _, err := s.Policies(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("policies with a context that has ended: %v", err)
+	}
+	s.setPolicy(t, p)
+	if b := s.bounds("c").Backlog; b != 1 {
+		t.Errorf("the backlog is %d, want 1", b)
+	}
+}
+
+// TestPolicyWaitsForItsTurn: a caller that waits for another one's policy to be
+// written leaves with its context.
+func TestPolicyWaitsForItsTurn(t *testing.T) {
+	s := openRunning(t, newFile(t))
+	err := s.exclusively(t.Context(), func(context.Context, *sql.Conn) error {
+		var others sync.WaitGroup
+		for n := range uint64(3) {
+			others.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				err := s.SetPolicy(ctx, backlog.Policy{Channel: "c", Backlog: &n})
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%v, want the context's error", err)
+				}
+			})
+		}
+		others.Wait()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.setPolicy(t, backlog.Policy{Channel: "c", Backlog: pointerTo(uint64(5))})
+	if b := s.bounds("c").Backlog; b != 5 {
+		t.Errorf("the backlog is %d, want 5", b)
 	}
 }
 
@@ -247,7 +260,7 @@ func BenchmarkBounds(b *testing.B) {
 	for i := range backlog.MaxPolicies - 1 {
 		all = append(all, backlog.Policy{Channel: fmt.Sprintf("channel/%d", i), Prefix: i%2 == 0, Backlog: pointerTo(uint64(i))})
 	}
-	set := newPolicySet(all, 1)
+	set := newPolicySet(all)
 	for b.Loop() {
 		set.bounds("channel/998/events")
 	}
