@@ -143,7 +143,7 @@ is FANFARE_LISTEN_DATABASE_URL. Flags come before the environment. Exit codes:
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.PersistentFlags().Var(&p.color, "color", "`WHEN` to use colours: auto, on a terminal; always; never (default auto)")
+	root.PersistentFlags().Var(&p.color, "color", "`WHEN` to use colours: auto, on a terminal unless NO_COLOR is set; always; never (default auto)")
 	p.addCommands(root)
 	return root
 }

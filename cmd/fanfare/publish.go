@@ -41,9 +41,11 @@ Without --data or --file the payload is the whole of standard input. With
 is kept, empty lines too. After a line that fails no more are sent; those that
 are on their way may still be stored. The positions of all lines that are stored
 are printed, in the order of the lines, and the error names those lines, those
-that are not stored, and those of which it is not known.`,
+that are not stored, and those of which it is not known. A bar on the terminal
+shows how far a long run is.`,
 		Example: `  fanfare publish chat/messages lobby --data 'hello'
   fanfare publish images plan-7 --file plan.png --content-type image/png
+  fanfare publish import run-12 --lines < rows.jsonl > positions
   jq -c '.[]' rows.json | fanfare publish import run-12 --lines
   fanfare publish orders 4711 --data paid --key payment-99       # safe to retry
   fanfare publish orders 4711 --data paid --expected 3           # only as number 4`,

@@ -6,9 +6,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
@@ -127,4 +129,18 @@ func (s *scriptedServer) ListPolicies(context.Context, *fanfarev1.ListPoliciesRe
 
 func (s *scriptedServer) SetPolicy(ctx context.Context, request *fanfarev1.SetPolicyRequest) (*fanfarev1.SetPolicyResponse, error) {
 	return s.setPolicy(ctx, request)
+}
+
+// streamsOf is a server with streams.
+func streamsOf(t *testing.T, streams ...*fanfarev1.Stream) *scriptedServer {
+	return (&scriptedServer{listStreams: func(*fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error) {
+		return &fanfarev1.ListStreamsResponse{Streams: streams}, nil
+	}}).start(t)
+}
+
+func stream(channel, scope string, sequence uint64) *fanfarev1.Stream {
+	return &fanfarev1.Stream{
+		Channel: channel, Scope: scope, Head: &fanfarev1.Position{Epoch: 7, Sequence: sequence}, Oldest: 1,
+		Updated: timestamppb.New(time.Unix(1, 0)),
+	}
 }

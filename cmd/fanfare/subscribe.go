@@ -41,6 +41,10 @@ notices go to standard error. With --json each frame and notice is one object on
 a line of standard output, with its type (subscribed, frame, caught_up, gap,
 progress, status, closed, closing) and its position.
 
+On a terminal control characters of payloads are shown as escapes, such as \x1b;
+files and pipes get every byte. While a long replay goes into a file or a pipe, a
+bar on the terminal shows how far it is.
+
 When the server goes away the command fails, and says on standard error with
 which --from it can be continued, on this server or another.`,
 		Example: `  fanfare subscribe chat/messages lobby

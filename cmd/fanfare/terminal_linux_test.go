@@ -6,11 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
@@ -60,20 +58,6 @@ func TestColors(t *testing.T) {
 	}
 	if r := commandWith(t, []string{"FANFARE_COLOR=sometimes"}, "", "version"); r.code != exitUsage || !strings.Contains(r.stderr, "FANFARE_COLOR") {
 		t.Errorf("another mode by variable: %+v", r)
-	}
-}
-
-// streamsOf is a server with streams.
-func streamsOf(t *testing.T, streams ...*fanfarev1.Stream) *scriptedServer {
-	return (&scriptedServer{listStreams: func(*fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error) {
-		return &fanfarev1.ListStreamsResponse{Streams: streams}, nil
-	}}).start(t)
-}
-
-func stream(channel, scope string, sequence uint64) *fanfarev1.Stream {
-	return &fanfarev1.Stream{
-		Channel: channel, Scope: scope, Head: &fanfarev1.Position{Epoch: 7, Sequence: sequence}, Oldest: 1,
-		Updated: timestamppb.New(time.Unix(1, 0)),
 	}
 }
 
