@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
@@ -234,22 +235,23 @@ func TestNoMeter(t *testing.T) {
 	}
 }
 
-// On a terminal too narrow for it there is no bar, and a short run has none.
-func TestBarThatDoesNotFit(t *testing.T) {
-	s := newLineServer(t, 600)
-	close(s.goOn)
-	console := newConsole(t, 80)
-	onConsole(t, console, terminals{stderr: true}, nil, linesFile(t, 10), "publish", "c", "s", "--lines", "--server", s.address)
-	if text := console.text(); text != "" {
-		t.Errorf("a short run left %q", text)
-	}
-	narrow := newConsole(t, meterColumns-1)
-	m := &meter{terminal: narrow.device}
-	m.begin(100, inLines)
-	m.since = m.since.Add(-meterDelay)
-	m.draw()
-	if text := narrow.text(); text != "" {
-		t.Errorf("a narrow terminal is sent %q", text)
+// A run has no bar before it is a long one, nor on a terminal too narrow for it.
+func TestBarThatIsNotDrawn(t *testing.T) {
+	for name, c := range map[string]struct {
+		width uint16
+		age   time.Duration
+	}{
+		"short":  {80, -time.Hour}, // it has not begun yet, however slow the test is
+		"narrow": {meterColumns - 1, meterDelay},
+	} {
+		console := newConsole(t, c.width)
+		m := &meter{terminal: console.device}
+		m.begin(100, inLines)
+		m.since = m.since.Add(-c.age)
+		m.draw()
+		if text := console.text(); text != "" {
+			t.Errorf("%s: the terminal is sent %q", name, text)
+		}
 	}
 }
 
