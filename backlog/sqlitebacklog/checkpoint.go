@@ -69,7 +69,7 @@ func (s *Store) checkpoint(ctx context.Context, conn *sql.Conn) {
 			"file", s.path+"-wal", "pages", pages, "error", err)
 		c.next, c.restart = pages+c.every/4, 2*pages
 	default:
-		c.next = pages + checkpointPages/4
+		c.next = pages + c.every/4
 	}
 }
 
