@@ -28,7 +28,7 @@ import (
 func TestKilledUnderLoad(t *testing.T) {
 	kills := 20
 	if os.Getenv("FANFARE_LONG") != "" {
-		kills = 200
+		kills = 100
 	}
 	dir := t.TempDir()
 	// An address that stays, so that clients find the next server.
