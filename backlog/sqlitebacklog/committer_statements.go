@@ -32,6 +32,8 @@ type statements struct {
 
 	selectStream, insertStream, updateStream, advanceStream driver.Stmt
 	insertFrame, selectKey, insertKey, insertRetired        driver.Stmt
+	// others are prepared when they are first needed, by their texts.
+	others map[string]driver.Stmt
 
 	args [16]driver.NamedValue // of the call in progress
 	row  [14]driver.Value
@@ -61,7 +63,7 @@ func (s *statements) prepare(ctx context.Context, conn any) error {
 	if !ok {
 		return fmt.Errorf("the driver's %T does not prepare statements", conn)
 	}
-	*s = statements{conn: conn}
+	*s = statements{conn: conn, others: map[string]driver.Stmt{}}
 	for _, p := range s.all() {
 		var err error
 		if *p.statement, err = preparer.PrepareContext(ctx, p.sql); err != nil {
@@ -82,7 +84,22 @@ func (s *statements) close(conn any) {
 			_ = (*p.statement).Close() // its error is that of the last call
 		}
 	}
+	for _, statement := range s.others {
+		_ = statement.Close()
+	}
 	*s = statements{}
+}
+
+// other returns a statement that is not the committer's own.
+func (s *statements) other(ctx context.Context, sql string) (driver.Stmt, error) {
+	if statement := s.others[sql]; statement != nil {
+		return statement, nil
+	}
+	statement, err := s.conn.(driver.ConnPrepareContext).PrepareContext(ctx, sql)
+	if err == nil {
+		s.others[sql] = statement
+	}
+	return statement, err
 }
 
 // bind fills the arguments of a call, which are valid until the next one.

@@ -158,17 +158,25 @@ func (j *janitor) sweepRetired(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		most := sweepLimit
-		retired, err := j.retired(ctx, conn, over, &most)
-		for i := 0; i < len(retired) && !most.reached() && err == nil; i++ {
-			err = retired[i].deleteRetired(ctx)
+		retired, err := j.retired(ctx, conn, over)
+		if err != nil {
+			return false, err
 		}
+		most := sweepLimit
+		err = j.store.withStatements(ctx, conn, func(prepared *statements) (err error) {
+			for i := 0; i < len(retired) && !most.reached() && err == nil; i++ {
+				t := &retired[i]
+				t.statements, t.most = prepared, &most
+				err = t.deleteRetired(ctx)
+			}
+			return err
+		})
 		return len(retired) > 0, err
 	})
 }
 
 // retired finds some numberings that ended before a time.
-func (j *janitor) retired(ctx context.Context, conn *sql.Conn, before int64, most *trimLimit) ([]trimming, error) {
+func (j *janitor) retired(ctx context.Context, conn *sql.Conn, before int64) ([]trimming, error) {
 	rows, err := conn.QueryContext(ctx, sweepRetiredSQL, before, sweepTrims)
 	if err != nil {
 		return nil, err
@@ -176,8 +184,7 @@ func (j *janitor) retired(ctx context.Context, conn *sql.Conn, before int64, mos
 	defer rows.Close()
 	var retired []trimming
 	for rows.Next() {
-		// How many bytes are stored is not known.
-		t := trimming{store: j.store, conn: conn, most: most, storedBytes: math.MaxInt64}
+		t := trimming{store: j.store, storedBytes: math.MaxInt64} // how many there are is not known
 		if err := rows.Scan(&t.id, &t.head, &t.floor); err != nil {
 			return nil, err
 		}
@@ -197,15 +204,14 @@ func (t *trimming) deleteRetired(ctx context.Context) error {
 		return err
 	}
 	if cut < t.head {
-		_, err = t.conn.ExecContext(ctx, moveRetiredSQL, t.id, cut)
+		err = t.exec(ctx, moveRetiredSQL, t.id, cut)
 	} else {
-		_, err = t.conn.ExecContext(ctx, removeRetiredSQL, t.id)
+		err = t.exec(ctx, removeRetiredSQL, t.id)
 	}
 	if err != nil {
 		return err
 	}
-	_, err = t.conn.ExecContext(ctx, deleteFramesSQL, t.id, t.floor, cut)
-	return err
+	return t.exec(ctx, deleteFramesSQL, t.id, t.floor, cut)
 }
 
 // sweepStreams goes once through all streams.

@@ -3,7 +3,7 @@ package sqlitebacklog
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"database/sql/driver"
 )
 
 // trimLimit is how much a transaction may still delete.
@@ -45,8 +45,8 @@ const (
 // trimming is a stream that is being trimmed, in a transaction that writes.
 type trimming struct {
 	store                        *Store
+	statements                   *statements
 	most                         *trimLimit
-	conn                         *sql.Conn
 	id, head, floor, storedBytes int64
 	closedAt                     sql.NullInt64
 	grace, graceRows, graceBytes int64
@@ -65,13 +65,29 @@ func (s *Store) trim(ctx context.Context, conn *sql.Conn, channel, scope string)
 // What the backlog, the age or a close leave to nobody is kept for the grace, but
 // not more of it than the grace's rows and bytes.
 func (s *Store) trimUpTo(ctx context.Context, conn *sql.Conn, channel, scope string, most *trimLimit) (deleted int64, err error) {
-	t := trimming{store: s, conn: conn, most: most}
-	err = conn.QueryRowContext(ctx, trimStreamSQL, channel, scope).
-		Scan(&t.id, &t.head, &t.floor, &t.closedAt, &t.storedBytes, &t.grace, &t.graceRows, &t.graceBytes)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
-	if err != nil || t.floor >= t.head {
+	err = s.withStatements(ctx, conn, func(prepared *statements) error {
+		t := trimming{store: s, statements: prepared, most: most}
+		deleted, err = t.trim(ctx, channel, scope)
+		return err
+	})
+	return deleted, err
+}
+
+// withStatements gives do the statements that are prepared on the writing
+// connection: trims are too frequent to prepare theirs each time.
+func (s *Store) withStatements(ctx context.Context, conn *sql.Conn, do func(*statements) error) error {
+	return conn.Raw(func(driverConn any) error {
+		prepared := &s.committer.statements
+		if err := prepared.prepare(ctx, driverConn); err != nil {
+			return err
+		}
+		return do(prepared)
+	})
+}
+
+func (t *trimming) trim(ctx context.Context, channel, scope string) (deleted int64, err error) {
+	found, err := t.read(ctx, channel, scope)
+	if err != nil || !found || t.floor >= t.head {
 		return 0, err
 	}
 	limit, err := t.limit(ctx, channel)
@@ -83,6 +99,21 @@ func (s *Store) trimUpTo(ctx context.Context, conn *sql.Conn, channel, scope str
 		return 0, err
 	}
 	return cut - t.floor, t.delete(ctx, channel, scope, cut)
+}
+
+// read reads the stream and the grace.
+func (t *trimming) read(ctx context.Context, channel, scope string) (found bool, err error) {
+	row, err := t.query(ctx, trimStreamSQL, 8, channel, scope)
+	if err != nil || row == nil {
+		return false, err
+	}
+	t.closedAt = integer(row[3])
+	for i, v := range []*int64{0: &t.id, 1: &t.head, 2: &t.floor, 4: &t.storedBytes, 5: &t.grace, 6: &t.graceRows, 7: &t.graceBytes} {
+		if v != nil {
+			*v = integer(row[i]).Int64
+		}
+	}
+	return true, nil
 }
 
 // limit returns the sequence at or below which nobody may begin to read.
@@ -145,11 +176,11 @@ func (t *trimming) firstYoung(ctx context.Context, after, last, since int64) (in
 
 // find returns a sequence of the range after < sequence <= last, if there is one.
 func (t *trimming) find(ctx context.Context, query string, after, last, value int64) (found sql.NullInt64, err error) {
-	err = t.conn.QueryRowContext(ctx, query, t.id, after, last, value).Scan(&found)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil
+	row, err := t.query(ctx, query, 1, t.id, after, last, value)
+	if err != nil || row == nil {
+		return found, err
 	}
-	return found, err
+	return integer(row[0]), nil
 }
 
 // delete deletes what is at or below cut and moves the floor there.
@@ -158,18 +189,44 @@ func (t *trimming) delete(ctx context.Context, channel, scope string, cut int64)
 	if err != nil {
 		return err
 	}
-	if _, err := t.conn.ExecContext(ctx, moveFloorSQL, channel, scope, cut, bytes); err != nil {
+	if err := t.exec(ctx, moveFloorSQL, channel, scope, cut, bytes); err != nil {
 		return err
 	}
-	_, err = t.conn.ExecContext(ctx, deleteFramesSQL, t.id, t.floor, cut)
-	return err
+	return t.exec(ctx, deleteFramesSQL, t.id, t.floor, cut)
 }
 
 // take takes what is at or below cut from the limit and returns how many bytes
 // that is.
 func (t *trimming) take(ctx context.Context, cut int64) (bytes int64, err error) {
-	err = t.conn.QueryRowContext(ctx, trimmedBytesSQL, t.id, t.floor, cut).Scan(&bytes)
+	row, err := t.query(ctx, trimmedBytesSQL, 1, t.id, t.floor, cut)
+	if err != nil || row == nil {
+		return 0, err
+	}
+	bytes = integer(row[0]).Int64
 	t.most.frames -= cut - t.floor
 	t.most.bytes -= bytes
-	return bytes, err
+	return bytes, nil
+}
+
+// query returns the only row of a statement, nil if there is none.
+func (t *trimming) query(ctx context.Context, query string, columns int, values ...driver.Value) ([]driver.Value, error) {
+	statement, err := t.statements.other(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return t.statements.query(ctx, statement, columns, values...)
+}
+
+func (t *trimming) exec(ctx context.Context, query string, values ...driver.Value) error {
+	statement, err := t.statements.other(ctx, query)
+	if err != nil {
+		return err
+	}
+	return t.statements.exec(ctx, statement, values...)
+}
+
+// integer is a column of integers, which the tables are strict about.
+func integer(v driver.Value) sql.NullInt64 {
+	n, ok := v.(int64)
+	return sql.NullInt64{Int64: n, Valid: ok}
 }
