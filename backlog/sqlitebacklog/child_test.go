@@ -25,6 +25,7 @@ const (
 )
 
 var childRoles = map[string]func(path string) error{
+	"count":        childCounts,
 	"open":         childOpens,
 	"hold":         childHolds,
 	"publish":      childPublishes,
@@ -133,14 +134,22 @@ func childHolds(path string) error {
 	return err
 }
 
-// openInChild opens a store that runs until the process ends.
-func openInChild(cfg Config) (*Store, error) {
-	s, err := Open(context.Background(), cfg)
-	if err != nil {
-		return nil, err
+// openInChild opens a store that runs until stop.
+func openInChild(cfg Config) (s *Store, stop func(), err error) {
+	if s, err = Open(context.Background(), cfg); err != nil {
+		return nil, nil, err
 	}
-	go func() { _ = s.Run(context.Background()) }()
-	return s, nil
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.Run(ctx)
+	}()
+	return s, func() {
+		cancel()
+		<-ended
+		s.Close()
+	}, nil
 }
 
 func publishText(s *Store, stream backlog.StreamName, payload string) (backlog.Outcome, error) {

@@ -136,3 +136,49 @@ func median(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
 }
+
+// BenchmarkCheckpoints measures, with 64 callers and 1,000 streams, what the
+// length of the log costs those who publish: the slowest publish in a hundred, and
+// the slowest of all. -1 makes no checkpoint, and 0 lets SQLite make them, within
+// the COMMIT that reaches 4,000 pages.
+func BenchmarkCheckpoints(b *testing.B) {
+	for _, every := range []int64{-1, 0, 1000, 4000, 16000} {
+		b.Run(fmt.Sprint("every=", every), func(b *testing.B) {
+			s, err := Open(b.Context(), Config{Path: filepath.Join(b.TempDir(), "fanfare.db")})
+			if err != nil {
+				b.Fatal(err)
+			}
+			s.checkpoints.every = every
+			if every <= 0 {
+				s.checkpoints.every = 1 << 40
+			}
+			if every == 0 {
+				if _, err := s.writer.ExecContext(b.Context(), "pragma wal_autocheckpoint = 4000"); err != nil {
+					b.Fatal(err)
+				}
+			}
+			runStore(b, s)
+			payload := make([]byte, 200)
+			var mu sync.Mutex // guards latencies
+			var latencies []time.Duration
+			publishes := 0.0
+			for b.Loop() {
+				publishes += rate(b, 64, func(ctx context.Context, i int) error {
+					began := time.Now()
+					_, err := backlog.Publish(ctx, s, backlog.Publication{
+						Stream: backlog.StreamName{Channel: "bench", Scope: strconv.Itoa(i % 1000)}, Payload: payload,
+					})
+					mu.Lock()
+					defer mu.Unlock()
+					latencies = append(latencies, time.Since(began))
+					return err
+				})
+			}
+			slices.Sort(latencies)
+			b.ReportMetric(publishes/float64(b.N), "publishes/s")
+			b.ReportMetric(float64(latencies[len(latencies)*99/100].Microseconds())/1000, "p99-ms")
+			b.ReportMetric(float64(latencies[len(latencies)-1].Microseconds())/1000, "max-ms")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}

@@ -1,11 +1,14 @@
 package sqlitebacklog
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -55,7 +58,7 @@ func childFillsDisk(dir string) error {
 	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); err != nil {
 		return err
 	}
-	s, err := openInChild(Config{Path: path})
+	s, stop, err := openInChild(Config{Path: path})
 	if err != nil {
 		return err
 	}
@@ -78,5 +81,42 @@ func childFillsDisk(dir string) error {
 	if more, err := fillUntil(s, "b"); !errors.Is(err, backlog.ErrDiskFull) {
 		return fmt.Errorf("after %d more frames: %w", more, err)
 	}
-	return readable(s, "a", stored+1)
+	if err := readable(s, "a", stored+1); err != nil {
+		return err
+	}
+	other := filepath.Join(dir, "other.db")
+	_, err = Open(context.Background(), Config{Path: other})
+	if err == nil || !strings.Contains(err.Error(), strconv.Quote(other)) || !strings.Contains(err.Error(), "full") || !strings.Contains(err.Error(), "make room") {
+		return fmt.Errorf("open a new file: %w", err)
+	}
+	stop()
+	return reopenFull(path, ballast, stored+1)
+}
+
+// reopenFull opens a database on a disk on which nothing at all is free: what it
+// holds can be read.
+func reopenFull(path, ballast string, stored int) error {
+	file, err := os.Create(ballast)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for block := make([]byte, 4096); err == nil; {
+		_, err = file.Write(block)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	s, stop, err := openInChild(Config{Path: path})
+	if err != nil {
+		return fmt.Errorf("open on a full disk: %w", err)
+	}
+	defer stop()
+	if err := readable(s, "a", stored); err != nil {
+		return err
+	}
+	if _, err := publishText(s, backlog.StreamName{Channel: "a"}, strings.Repeat("x", 100_000)); !errors.Is(err, backlog.ErrDiskFull) {
+		return fmt.Errorf("publish on a full disk: %w", err)
+	}
+	return nil
 }

@@ -143,7 +143,7 @@ func TestFileLimit(t *testing.T) {
 
 func childMeetsFileLimit(path string) error {
 	signal.Ignore(syscall.SIGXFSZ) // the write fails instead
-	s, err := openInChild(Config{Path: path})
+	s, _, err := openInChild(Config{Path: path})
 	if err != nil {
 		return err
 	}

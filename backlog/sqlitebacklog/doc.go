@@ -8,8 +8,9 @@
 // disk before anybody is told of it, so a publish that was acknowledged survives
 // a kill of the process and a loss of power, and a sequence that a subscriber has
 // seen is never given to another frame. NORMAL, SQLite's advice for WAL, flushes
-// at checkpoints only and could lose the newest commits. What a flush costs is
-// shared: publications are gathered while one is in flight, and the next
+// at checkpoints only and could lose the newest commits. A flush is an fdatasync
+// where the system has it, for the whole process (sqlite.Fdatasync). What it costs
+// is shared: publications are gathered while one is in flight, and the next
 // transaction carries them all.
 //
 // # Concurrency
@@ -18,6 +19,20 @@
 // came; others read, each read in a snapshot of its own. A file next to the
 // database, with the suffix .lock, is locked while a store has it open, so that a
 // second process is refused instead of numbering the same streams.
+//
+// A commit appends to a write-ahead log next to the database, with the suffix
+// -wal; checkpoints move what it holds into the database between transactions and
+// keep it at some 16 MiB. While a store has the file open, a copy of it is made by
+// SQLite's own backup (sqlite3 PATH ".backup COPY"): a plain copy lacks the log.
+//
+// # Bad days
+//
+// A process that was killed leaves nothing to repair: the next one finds in the
+// log what was committed. A full disk refuses publishes with
+// [backlog.ErrDiskFull], reading goes on, and so does publishing when there is
+// room. An error of the disk in a COMMIT leaves its outcome unknown. What a file
+// is not to be opened for is listed at [Open]. A clock that steps deletes nothing
+// early; frames are in order by sequence, and times within a stream never descend.
 //
 // # The bus
 //

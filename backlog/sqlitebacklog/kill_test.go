@@ -21,7 +21,7 @@ const (
 // childPublishes publishes to several streams until it is killed, and prints a
 // line for each frame once it is acknowledged.
 func childPublishes(path string) error {
-	s, err := openInChild(Config{Path: path})
+	s, _, err := openInChild(Config{Path: path})
 	if err != nil {
 		return err
 	}
