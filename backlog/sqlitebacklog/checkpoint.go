@@ -12,9 +12,10 @@ import (
 // again.
 const (
 	// checkpointPages is how long the log gets before a checkpoint. A longer one
-	// costs less for each commit, since pages that were changed again and again are
-	// moved once, but keeps who publishes next waiting for longer; figures are at
-	// BenchmarkCheckpoints.
+	// costs each commit less, since pages that were changed again and again are moved
+	// once, and keeps who publishes next waiting for longer. With publishes to 1,000
+	// streams (BenchmarkCheckpoints), a checkpoint of 1,000 pages took 8 ms and all of
+	// them 10 % of the time; of 4,000 pages, 11 ms and 4 %; of 16,000, 24 ms and 3 %.
 	checkpointPages = 4000
 	// maxLog, times that, is how long it gets before readers, which keep a checkpoint
 	// from finishing while they read what is older, are waited for.
