@@ -202,7 +202,7 @@ func TestRefusedTransactionFailsItsItems(t *testing.T) {
 		tx := f.next()
 		p.publish(t.Context(), "a2")
 		tx.fail(errDisk)
-		p.expect(backlog.ErrUnavailable, "a1")
+		p.expect(backlog.ErrDiskFull, "a1")
 		time.Sleep(maxPause)
 		f.next().expect(t, "batch: a2").fail(&commitError{serverError("ERROR", "54000")})
 		p.expect(backlog.ErrNotificationQueueFull, "a2")
