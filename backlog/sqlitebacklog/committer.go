@@ -1,6 +1,7 @@
 package sqlitebacklog
 
 import (
+	"container/list"
 	"context"
 	"sync"
 
@@ -38,7 +39,7 @@ type committer struct {
 	stopped bool
 	// queued counts all unfinished items, in flight or not.
 	queued  load
-	waiting itemList
+	waiting list.List // of *item
 }
 
 // load is an amount of items.
@@ -97,7 +98,7 @@ func (c *committer) enqueueLocked(it *item) error {
 	}
 	it.state = itemWaiting
 	c.queued.add(it)
-	c.waiting.pushBack(it)
+	it.place = c.waiting.PushBack(it)
 	c.work.Signal()
 	return nil
 }
@@ -110,7 +111,7 @@ func (c *committer) withdraw(it *item, cause error) {
 	case itemNew: // submit answers
 		it.state, it.err = itemAnswered, cause
 	case itemWaiting:
-		c.waiting.remove(it)
+		c.waiting.Remove(it.place)
 		c.queued.remove(it)
 		it.state, it.err, answer = itemAnswered, cause, true
 	case itemInFlight: // it counts as queued until the transaction ends
@@ -139,8 +140,9 @@ func (c *committer) stop() {
 	var failed []*item
 	c.mu.Lock()
 	c.stopped = true
-	for it := c.waiting.front; it != nil; it = c.waiting.front {
-		c.waiting.remove(it)
+	for c.waiting.Len() > 0 {
+		it := c.waiting.Front().Value.(*item)
+		c.waiting.Remove(it.place)
 		c.queued.remove(it)
 		it.state, it.err = itemAnswered, backlog.ErrUnavailable
 		failed = append(failed, it)
@@ -156,7 +158,7 @@ func (c *committer) stop() {
 func (c *committer) await() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.waiting.front == nil && !c.stopped {
+	for c.waiting.Len() == 0 && !c.stopped {
 		c.work.Wait()
 	}
 	return !c.stopped
@@ -169,11 +171,12 @@ func (c *committer) take() []*item {
 	var amount load
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for it := c.waiting.front; it != nil; it = c.waiting.front {
+	for c.waiting.Len() > 0 {
+		it := c.waiting.Front().Value.(*item)
 		if !amount.fits(it, c.store.cfg.MaxBatchFrames, c.store.cfg.MaxBatchBytes) {
 			break
 		}
-		c.waiting.remove(it)
+		c.waiting.Remove(it.place)
 		it.state = itemInFlight
 		amount.add(it)
 		c.taken = append(c.taken, it)

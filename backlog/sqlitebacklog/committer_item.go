@@ -1,6 +1,7 @@
 package sqlitebacklog
 
 import (
+	"container/list"
 	"crypto/sha256"
 	"encoding/json"
 	"maps"
@@ -36,8 +37,9 @@ type item struct {
 
 	// The committer's mu guards the rest until the item is answered.
 
-	state      itemState
-	prev, next *item // in the queue
+	state itemState
+	// place is where it waits in the queue.
+	place *list.Element
 	// err is what the caller is told; if it is nil there are outcomes.
 	err error
 }
@@ -100,32 +102,4 @@ func (it *item) answer() {
 		it.stop()
 	}
 	it.done(it)
-}
-
-// itemList is a doubly linked list, so that a caller who leaves costs nothing
-// and leaves nothing behind.
-type itemList struct{ front, back *item }
-
-func (l *itemList) pushBack(it *item) {
-	it.prev, it.next = l.back, nil
-	if l.back == nil {
-		l.front = it
-	} else {
-		l.back.next = it
-	}
-	l.back = it
-}
-
-func (l *itemList) remove(it *item) {
-	if it.prev == nil {
-		l.front = it.next
-	} else {
-		it.prev.next = it.next
-	}
-	if it.next == nil {
-		l.back = it.prev
-	} else {
-		it.next.prev = it.prev
-	}
-	it.prev, it.next = nil, nil
 }

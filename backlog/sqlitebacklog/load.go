@@ -138,7 +138,7 @@ type frameRange struct {
 
 // frames reads ranges of frames.
 func (n *snapshot) frames(ctx context.Context, ranges []frameRange) error {
-	var asked list
+	var asked tuples
 	var of []*frameRange // by index in asked
 	for i := range ranges {
 		if r := &ranges[i]; r.after < r.last {

@@ -109,13 +109,13 @@ func (n *snapshot) each(ctx context.Context, statement *sql.Stmt, args, into []a
 	return rows.Err()
 }
 
-// list is the parameter of a statement that works on many things at once: an
+// tuples is the parameter of a statement that works on many things at once: an
 // array of arrays in JSON, which has all integers of 64 bits and all texts that
 // are valid UTF-8.
-type list [][]any
+type tuples [][]any
 
-func (l list) parameter() ([]any, error) {
-	text, err := json.Marshal(l)
+func (t tuples) parameter() ([]any, error) {
+	text, err := json.Marshal(t)
 	return []any{string(text)}, err
 }
 

@@ -92,7 +92,7 @@ func bigint(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 // streams finds the named streams, in their order. Of those that do not exist
 // only the name is set.
 func (n *snapshot) streams(ctx context.Context, names []backlog.StreamName) ([]numbering, error) {
-	asked := make(list, len(names))
+	asked := make(tuples, len(names))
 	found := make([]numbering, len(names))
 	for i, name := range names {
 		asked[i] = []any{name.Channel, name.Scope}
@@ -122,7 +122,7 @@ type wantedPosition struct {
 
 // resolve sets the epochs of positions.
 func (n *snapshot) resolve(ctx context.Context, wanted []wantedPosition) error {
-	var asked list
+	var asked tuples
 	var of []wantedPosition // by index in asked
 	for _, w := range wanted {
 		switch sequence := bigint(w.at.Sequence); {
@@ -155,7 +155,7 @@ func (n *snapshot) resolve(ctx context.Context, wanted []wantedPosition) error {
 // bases' epochs are returned as wanted.
 func (s *Store) bind(ctx context.Context, n *snapshot, rows []numbering) ([]wantedPosition, error) {
 	var wanted []wantedPosition
-	var asked list
+	var asked tuples
 	var of []*numbering // by index in asked
 	for i := range rows {
 		row := &rows[i]
