@@ -5,19 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
-const (
-	// maxPassed is how many announcements go to the sink at once, so that room in
-	// the queue is made bit by bit.
-	maxPassed = 1024
-	// hintInterval is the least time between two hints: each makes the hub read the
-	// heads of all its streams.
-	hintInterval = time.Second
-)
+// maxPassed is how many announcements go to the sink at once, so that room in the
+// queue is made bit by bit.
+const maxPassed = 1024
 
 // Errors of a Bus.
 var (
@@ -35,8 +29,8 @@ type Sink interface {
 	Lost(err error)
 	// Announce delivers announcements in the order of commit. The sink owns them.
 	Announce(announcements []backlog.Announcement)
-	// Hint says that something has changed that is not announced: a policy. It
-	// comes at most once a second.
+	// Hint says that something has changed that is not announced: a policy. Several
+	// changes at once are one hint.
 	Hint()
 }
 
@@ -92,18 +86,15 @@ func (b *Bus) Run(ctx context.Context, sink Sink) error {
 	b.tell(l)
 	defer sink.Lost(errBusEnded)
 	defer b.end()
-	hint := newHintTimer()
-	defer hint.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-b.ready:
-		case <-hint.C:
 		}
 		for more := true; more && ctx.Err() == nil; {
 			more = b.pass(sink)
-			if hint.due(b) {
+			if b.takeHint() {
 				sink.Hint()
 			}
 		}
@@ -218,6 +209,15 @@ func (b *Bus) hint() {
 	}
 }
 
+// takeHint reports whether a hint is due, which it then no longer is.
+func (b *Bus) takeHint() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	due := b.hintDue
+	b.hintDue = false
+	return due
+}
+
 func (b *Bus) wake() {
 	select {
 	case b.ready <- struct{}{}:
@@ -265,33 +265,4 @@ func announcementBytes(a *backlog.Announcement) int64 {
 		n += len(name) + len(value)
 	}
 	return int64(n)
-}
-
-// hintTimer keeps the time between hints.
-type hintTimer struct {
-	*time.Timer
-	last time.Time // of the last hint; zero: none
-}
-
-func newHintTimer() *hintTimer {
-	t := time.NewTimer(0)
-	t.Stop()
-	return &hintTimer{Timer: t}
-}
-
-// due takes b's hint if there is one and it may be given. One that comes too soon
-// after the last is due when the timer fires.
-func (t *hintTimer) due(b *Bus) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.hintDue {
-		return false
-	}
-	if wait := hintInterval - time.Since(t.last); !t.last.IsZero() && wait > 0 {
-		t.Reset(wait)
-		return false
-	}
-	b.hintDue = false
-	t.last = time.Now()
-	return true
 }

@@ -261,28 +261,26 @@ func TestBusEnsure(t *testing.T) {
 	})
 }
 
-// TestBusHints: hints are given at once, but not more often than once a second, and
-// traffic does not hold them up.
+// TestBusHints: hints are given at once, after what was committed before them,
+// and those that come while the sink is busy are one.
 func TestBusHints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, sink := newBus(7, 1<<20), &recordingSink{}
 		stop := runBus(t, b, sink)
 		expectSeen(t, "run", sink, "listening-1-7")
 		b.hint()
-		expectSeen(t, "first hint", sink, "hint")
-		for range 10 {
-			b.hint()
-		}
-		expectSeen(t, "hints at once", sink, "")
-		time.Sleep(hintInterval - time.Nanosecond)
-		expectSeen(t, "within the second", sink, "")
-		time.Sleep(time.Nanosecond)
-		expectSeen(t, "after the second", sink, "hint")
-		time.Sleep(time.Hour)
-		expectSeen(t, "nothing is due", sink, "")
+		expectSeen(t, "a hint", sink, "hint")
 		b.announce(t.Context(), announced("a", 1, 1, 0))
 		b.hint()
 		expectSeen(t, "with an announcement", sink, "a1 hint")
+		sink.hold = make(chan struct{})
+		b.announce(t.Context(), announced("a", 2, 2, 0))
+		synctest.Wait()
+		for range 10 {
+			b.hint()
+		}
+		close(sink.hold)
+		expectSeen(t, "while the sink is busy", sink, "a2 hint")
 		stop()
 	})
 }
