@@ -139,6 +139,10 @@ type LoadRequest struct {
 // Loaded is the answer to a LoadRequest.
 type Loaded struct {
 	State StreamState
+	// NotBefore is, by the store's clock, the time at which frames were just not
+	// too old to be replayed when this was read: older ones are. It goes on with
+	// time that passes, whatever clocks do. Zero if no age is too old.
+	NotBefore time.Time
 	// Before is the position before Frames[0], or Head if there are none. Its
 	// epoch is 0 if the row is gone, which happens only below State.Base.
 	Before Position
@@ -152,9 +156,7 @@ type Loaded struct {
 // LoadResult is the answer to a Load.
 type LoadResult struct {
 	// Origin of the server that answered.
-	Origin uint64
-	// Now is that server's clock.
-	Now     time.Time
+	Origin  uint64
 	Streams []Loaded
 }
 

@@ -97,7 +97,7 @@ func (s *fakeStore) Load(_ context.Context, _ uint64, requests []backlog.LoadReq
 	for i, r := range requests {
 		loaded[i] = s.loadLocked(r)
 	}
-	return backlog.LoadResult{Now: time.Now(), Streams: loaded}, nil
+	return backlog.LoadResult{Streams: loaded}, nil
 }
 
 func (s *fakeStore) loadLocked(r backlog.LoadRequest) backlog.Loaded {

@@ -3,6 +3,7 @@ package backlogtest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,12 +71,25 @@ func testRetentionAge(h *harness) {
 	state := h.state(stream)
 	equal(h, "base", state.Base, old[3])
 	equal(h, "retention age", state.RetentionAge, time.Hour)
+	l := h.load(everything(stream))
+	equalAll(h, "frames that are not too old", framePositions(notBefore(l.Frames, l.NotBefore)), fresh)
+	if since := l.Frames[5].Created.Add(-time.Hour); l.NotBefore.Before(since) || l.NotBefore.After(since.Add(patience)) {
+		h.Errorf("frames before %s are too old, want an hour before the last frame or a little later, %s", l.NotBefore, since)
+	}
+	h.setBounds(backlog.Bounds{Backlog: 100})
+	equal(h, "the time before which frames are too old when none is", h.load(everything(stream)).NotBefore, time.Time{})
+	h.setBounds(backlog.Bounds{Backlog: 100, RetentionAge: time.Hour})
 	equalAll(h, "page", framePositions(h.page(pageAfter(stream, state.Base)).Frames), fresh)
 	_, err := h.ReadPage(h.context(), 0, pageAfter(stream, old[2]))
 	isError(h, "page after a position that is too old", err, backlog.ErrTrimmed)
 	h.hooks.Sweep(h.T, h.Store)
 	equal(h, "floor after the sweep", h.state(stream).Floor, 4)
 	equalAll(h, "frames after the sweep", framePositions(h.load(everything(stream)).Frames), fresh)
+}
+
+// notBefore returns the frames that were not created before a time.
+func notBefore(frames []backlog.Frame, t time.Time) []backlog.Frame {
+	return slices.DeleteFunc(slices.Clone(frames), func(f backlog.Frame) bool { return f.Created.Before(t) })
 }
 
 func testTrim(h *harness) {

@@ -236,6 +236,7 @@ func bigint(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 // collectLoad reads the rows of loadSQL, in whatever order they come.
 func collectLoad(rows pgx.Rows, requests []backlog.LoadRequest) (answerer, backlog.LoadResult, error) {
 	var who answerer
+	var now time.Time // by the server's clock
 	result := backlog.LoadResult{Streams: make([]backlog.Loaded, len(requests))}
 	// Verified sequences are numbered across requests, in their order.
 	var verified []*backlog.Position
@@ -252,7 +253,7 @@ func collectLoad(rows pgx.Rows, requests []backlog.LoadRequest) (answerer, backl
 		switch r.kind {
 		case rowServer:
 			who = r.answerer()
-			result.Origin, result.Now = uint64(*r.epoch), r.created.UTC()
+			result.Origin, now = uint64(*r.epoch), r.created.UTC()
 		case rowState:
 			loaded := &result.Streams[*r.ord-1]
 			loaded.State = r.state.streamState()
@@ -268,6 +269,9 @@ func collectLoad(rows pgx.Rows, requests []backlog.LoadRequest) (answerer, backl
 		return nil
 	})
 	for i := range result.Streams {
+		if age := result.Streams[i].State.RetentionAge; age > 0 {
+			result.Streams[i].NotBefore = now.Add(-age)
+		}
 		sortFrames(result.Streams[i].Frames)
 		result.Streams[i].KeepContiguous()
 	}

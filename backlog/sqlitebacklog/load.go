@@ -82,9 +82,12 @@ func (s *Store) load(ctx context.Context, n *snapshot, requests []backlog.LoadRe
 	}
 	for i := range rows {
 		result.Streams[i].State = rows[i].state()
+		if age := rows[i].bounds.RetentionAge; rows[i].exists && age > 0 {
+			result.Streams[i].NotBefore = timeOf(s.clock.before(age))
+		}
 		result.Streams[i].KeepContiguous()
 	}
-	result.Origin, result.Now = s.origin, s.clock.now()
+	result.Origin = s.origin
 	return result, nil
 }
 

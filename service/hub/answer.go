@@ -38,7 +38,7 @@ func (s *stream) answerLocked(start Start, listening uint64) (a answer, ok bool)
 	if t.own == 0 {
 		return s.answerWaitingLocked(start)
 	}
-	lower := t.lower(s.state.Backlog, s.hub.notBefore(s.state.RetentionAge))
+	lower := t.lower(s.state.Backlog, s.notBeforeLocked())
 	after, ok := t.begin(start, lower)
 	if !ok {
 		return answer{}, false
@@ -58,7 +58,7 @@ func (s *stream) answerWaitingLocked(start Start) (answer, bool) {
 	case s.closed == nil:
 		return answer{}, false
 	}
-	lower := s.closed.lower(s.state.Backlog, s.hub.notBefore(s.state.RetentionAge))
+	lower := s.closed.lower(s.state.Backlog, s.notBeforeLocked())
 	after, ok := s.closed.begin(start, lower)
 	if !ok {
 		return answer{}, false

@@ -18,7 +18,10 @@ type fakeStore struct {
 	origin  uint64
 	backlog uint64
 	age     time.Duration
-	streams map[backlog.StreamName]*fakeStream
+	// clockAhead is by how much the clock that frames get their times from is ahead
+	// of this process's.
+	clockAhead time.Duration
+	streams    map[backlog.StreamName]*fakeStream
 	// truth has the payload of every frame that was ever committed.
 	truth map[backlog.StreamName]map[backlog.Position]string
 
@@ -80,7 +83,7 @@ func (f *fakeStore) publish(name backlog.StreamName, payload string) backlog.Ann
 	frame := backlog.Frame{
 		Position: backlog.Position{Epoch: n.own ^ f.origin, Sequence: n.head},
 		Payload:  []byte(payload),
-		Created:  time.Now(),
+		Created:  time.Now().Add(f.clockAhead),
 	}
 	n.rows = append(n.rows, frame)
 	f.truth[name][frame.Position] = payload
@@ -199,7 +202,7 @@ func (f *fakeStore) stateLocked(name backlog.StreamName) backlog.StreamState {
 	n := s.current
 	base := max(n.floor, minus(n.head, f.backlog))
 	if f.age > 0 {
-		for base < n.head && time.Since(n.rows[base-n.floor].Created) > f.age {
+		for base < n.head && time.Until(n.rows[base-n.floor].Created)+f.age < f.clockAhead {
 			base++
 		}
 	}
@@ -244,7 +247,7 @@ func (f *fakeStore) Load(ctx context.Context, origin uint64, requests []backlog.
 	if err != nil {
 		return backlog.LoadResult{}, err
 	}
-	result := backlog.LoadResult{Origin: f.origin, Now: time.Now()}
+	result := backlog.LoadResult{Origin: f.origin}
 	for _, r := range requests {
 		result.Streams = append(result.Streams, f.loadLocked(r))
 	}
@@ -266,6 +269,9 @@ func (f *fakeStore) loadLocked(r backlog.LoadRequest) backlog.Loaded {
 	}
 	if n == nil {
 		return l
+	}
+	if f.age > 0 {
+		l.NotBefore = time.Now().Add(f.clockAhead - f.age)
 	}
 	from, bytes := len(n.rows), 0
 	for from > 0 && len(n.rows)-from < r.MaxFrames {

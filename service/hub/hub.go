@@ -113,8 +113,6 @@ type Hub struct {
 	pager            *pager
 	pages            *pageCache
 	tailBytes        atomic.Int64
-	// clockOffset is the store's clock minus this process's, in nanoseconds.
-	clockOffset atomic.Int64
 
 	// Each has room for one.
 	relistened, hinted, sweep, crowded chan struct{}
@@ -240,13 +238,4 @@ func (h *Hub) entriesOf(frames []backlog.Frame) []*entry {
 		entries[i] = h.entryOf(f)
 	}
 	return entries
-}
-
-// notBefore returns the time, by the store's clock, before which frames are too
-// old to be replayed; zero if no age is too old.
-func (h *Hub) notBefore(age time.Duration) time.Time {
-	if age <= 0 {
-		return time.Time{}
-	}
-	return time.Now().Add(time.Duration(h.clockOffset.Load()) - age)
 }

@@ -1,6 +1,8 @@
 package hub
 
 import (
+	"time"
+
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
@@ -42,18 +44,29 @@ func (s *stream) integrateLocked(k known, l backlog.Loaded, fresh []*entry, hook
 	default:
 		s.continueLocked(t, k, l, fresh, hooks)
 	}
-	s.setStateLocked(l.State)
+	s.setStateLocked(l)
 	return true
 }
 
 // setStateLocked remembers a state. A closed stream's state is that of the
 // numbering that ended.
-func (s *stream) setStateLocked(state backlog.StreamState) {
-	s.state = state
+func (s *stream) setStateLocked(l backlog.Loaded) {
+	state := l.State
+	s.state, s.notBefore, s.stateRead = state, l.NotBefore, time.Now()
 	if s.closed != nil {
 		s.state.Closed, s.state.Head = true, s.closed.head
 		s.closed.replayable = state.Base.Sequence
 	}
+}
+
+// notBeforeLocked returns the time, by the store's clock, before which frames are
+// too old to be replayed; zero if no age is too old. What has passed since the
+// store said so is measured by a clock that nobody sets.
+func (s *stream) notBeforeLocked() time.Time {
+	if s.notBefore.IsZero() {
+		return time.Time{}
+	}
+	return s.notBefore.Add(time.Since(s.stateRead))
 }
 
 // openLocked makes the tails of a stream from a load.

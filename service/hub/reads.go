@@ -144,7 +144,6 @@ func (h *Hub) read(ctx context.Context, l backlog.Listening, parts []part, size 
 	if len(got.Streams) != len(parts) {
 		return fmt.Errorf("load of %d streams returned %d", len(parts), len(got.Streams))
 	}
-	h.clockOffset.Store(int64(time.Until(got.Now)))
 	size.adapt(got.Streams)
 	if h.bus.Current().Number != l.Number {
 		// Not listening any more: a commit after this load may not be announced.

@@ -120,6 +120,26 @@ func TestRetentionAgeBoundsNewSubscriptionsOnly(t *testing.T) {
 	})
 }
 
+// What is too old is the store's word, and goes on with the time that passes: a
+// step of its clock makes nothing older.
+func TestAgesOutliveAStepOfTheClock(t *testing.T) {
+	bubble(t, Config{ReReadInterval: time.Hour}, func(t *testing.T, r *rig) {
+		r.store.age, r.store.clockAhead = time.Minute, -3*time.Hour
+		r.publishMany(orders, 0, 10)
+		r.subscribe(orders, Oldest()).caughtUp()
+		advance(t, 30*time.Second)
+		r.store.clockAhead += 2 * time.Hour
+		r.publishMany(orders, 10, 5)
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		expect(t, s.payloads, numbers(0, 15))
+		advance(t, 31*time.Second)
+		s = r.subscribe(orders, Oldest())
+		s.caughtUp()
+		expect(t, s.payloads, numbers(10, 5))
+	})
+}
+
 // advance lets the bubble's clock run.
 func advance(t *testing.T, d time.Duration) {
 	t.Helper()

@@ -29,8 +29,11 @@ type stream struct {
 	// former are tails that are no longer current and still have entries or
 	// readers; closed is one of them.
 	former []*tail
-	// state is the last one known; its Head and Closed follow the tail.
-	state backlog.StreamState
+	// state is the last one known; its Head and Closed follow the tail. notBefore
+	// came with it, at stateRead.
+	state     backlog.StreamState
+	notBefore time.Time
+	stateRead time.Time
 	// confirmed is the number of the listening under which the current tail was
 	// last read.
 	confirmed uint64
