@@ -12,11 +12,7 @@ func (s *Store) CloseStream(ctx context.Context, stream backlog.StreamName, epoc
 	if err := backlog.ValidateClose(stream, epoch); err != nil {
 		return backlog.CloseOutcome{}, err
 	}
-	c := &closing{stream: stream}
-	if epoch != nil {
-		wanted := *epoch
-		c.epoch = &wanted
-	}
+	c := &closing{stream: stream, epoch: clonePointer(epoch)}
 	it := &item{closing: c, size: int64(len(stream.Channel) + len(stream.Scope))}
 	if err := s.submitAndWait(ctx, it); err != nil {
 		return backlog.CloseOutcome{}, err

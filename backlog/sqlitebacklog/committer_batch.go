@@ -53,7 +53,8 @@ func (c *committer) commit(ctx context.Context, conn *sql.Conn, items []*item) {
 
 // fail answers callers whose transaction did not succeed.
 func (c *committer) fail(items []*item, err error) {
-	if !c.failing && len(items) > 0 {
+	// A damage fails what needs its pages and nothing else, and has been logged.
+	if !c.failing && len(items) > 0 && !isDamage(err) {
 		c.failing = true
 		c.store.logger.Warn("publishing fails", "file", c.store.Path(), "error", err)
 	}
@@ -63,7 +64,7 @@ func (c *committer) fail(items []*item, err error) {
 	c.settle(items)
 }
 
-// write runs one transaction. If it succeeds, items have their outcomes.
+// write runs a transaction. If it succeeds, items have their outcomes.
 func (c *committer) write(ctx context.Context, conn *sql.Conn, items []*item) error {
 	return c.store.transact(ctx, conn, func() error {
 		err := conn.Raw(func(driverConn any) error {

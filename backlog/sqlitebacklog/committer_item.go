@@ -66,6 +66,9 @@ type closing struct {
 // keeps the frame.
 func newPublication(p backlog.Publication) publication {
 	own := publication{Publication: p}
+	if own.Expected = clonePointer(p.Expected); own.Expected != nil {
+		own.Expected.Epoch = clonePointer(own.Expected.Epoch)
+	}
 	own.Payload = append(make([]byte, 0, len(p.Payload)), p.Payload...) // not nil, which would be null
 	if len(p.Headers) > 0 {
 		own.Headers = maps.Clone(p.Headers)

@@ -334,9 +334,13 @@ func TestCallersMemory(t *testing.T) {
 	s := openHeld(t, Config{})
 	p := frame("a", "payload")
 	p.Headers = map[string]string{"name": "value"}
+	first := uint64(0) // of a stream that does not exist
+	p.Expected = &backlog.Expectation{Sequence: 0, Epoch: &first}
 	answer := submit(t.Context(), s, p)
 	clear(p.Payload)
 	p.Headers["name"] = "other"
+	first = 7
+	*p.Expected = backlog.Expectation{Sequence: 7}
 	s.release()
 	if r := within(t, "publish", answer); r.err != nil {
 		t.Fatal(r.err)

@@ -36,7 +36,9 @@ type Config struct {
 	// MaxAnnouncedBytes bounds what has been committed and the hub has not been
 	// told of yet; commits wait while it is more. Default 16 MiB.
 	MaxAnnouncedBytes int64
-	// ReadConns is how many reads run at a time. Default 4.
+	// ReadConns is how many pages are read at a time; loads, lists and pings have
+	// connections of their own. In memory there is one connection for everything.
+	// Default 4.
 	ReadConns int
 	// JanitorInterval is how long the janitor rests between sweeps. Default 30 s.
 	JanitorInterval time.Duration

@@ -21,8 +21,11 @@
 // second process is refused instead of numbering the same streams.
 //
 // A commit appends to a write-ahead log next to the database, with the suffix
-// -wal; checkpoints move what it holds into the database between transactions and
-// keep it at some 16 MiB. While a store has the file open, a copy of it is made by
+// -wal; checkpoints move what it holds into the database between transactions, as
+// a rule at some 16 MiB, so that it can be written from its start again. While
+// somebody reads it may have to grow further; at some 64 MiB the store waits for
+// those who read, and only a program that reads for longer than that makes it grow
+// beyond. While a store has the file open, a copy of it is made by
 // SQLite's own backup (sqlite3 PATH ".backup COPY"): a plain copy lacks the log.
 //
 // # Bad days
@@ -30,8 +33,10 @@
 // A process that was killed leaves nothing to repair: the next one finds in the
 // log what was committed. A full disk refuses publishes with
 // [backlog.ErrDiskFull], reading goes on, and so does publishing when there is
-// room. An error of the disk in a COMMIT leaves its outcome unknown. What a file
-// is not to be opened for is listed at [Open]. A clock that steps deletes nothing
+// room. A transaction whose COMMIT meets an error of the disk is made again at
+// once; if that fails too its outcome is unknown. A damage of the file that shows
+// while it is open fails what needs the damaged pages and every ping from then on,
+// and is logged. What a file is not to be opened for is listed at [Open]. A clock that steps deletes nothing
 // early; frames are in order by sequence, and times within a stream never descend.
 //
 // # The bus

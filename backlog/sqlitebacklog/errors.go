@@ -22,7 +22,8 @@ func code(err error) int {
 // primaryCode returns SQLite's result code of err without its extension.
 func primaryCode(err error) int { return code(err) & 0xff }
 
-// commitError is what COMMIT failed with, when everything before had succeeded.
+// commitError is an error of the disk that COMMIT met when everything before had
+// succeeded: what it should have committed may be on the disk.
 type commitError struct{ err error }
 
 func (e *commitError) Error() string { return "commit: " + e.err.Error() }
@@ -35,19 +36,18 @@ func (e *commitError) Unwrap() error { return e.err }
 // commit, is in the write-ahead log and the log has been flushed. A disk that is
 // full fails a write, so that the mark is not there, or not whole. Any other
 // input or output error of a COMMIT may come from the flush: whether the mark
-// is on the disk is then unknown, until the next transaction has written over it
-// or a restart has found it.
+// is on the disk is then unknown, until a transaction has written over it or a
+// restart has found it.
 func writeError(what string, err error) error {
 	var atCommit *commitError
+	if errors.As(err, &atCommit) {
+		return fmt.Errorf("%w: %s: %w", backlog.ErrOutcomeUnknown, what, err)
+	}
 	switch primaryCode(err) {
 	case 0:
 		return err
 	case sqlite3.SQLITE_FULL:
 		return fmt.Errorf("%w: %s: %w", backlog.ErrDiskFull, what, err)
-	case sqlite3.SQLITE_IOERR:
-		if errors.As(err, &atCommit) {
-			return fmt.Errorf("%w: %s: %w", backlog.ErrOutcomeUnknown, what, err)
-		}
 	}
 	return fmt.Errorf("%w: %s: %w", backlog.ErrUnavailable, what, err)
 }

@@ -107,7 +107,8 @@ func (j *janitor) sweep(ctx context.Context) error {
 }
 
 // repeat runs do in transactions of their own until it reports that there is no
-// more. After each it rests for a multiple of what that took, so that publishers
+// more. A transaction whose COMMIT failed is made again with what is left to do;
+// what the first one had done waits for the next sweep. After each it rests for a multiple of what that took, so that publishers
 // have the rest of the time.
 func (j *janitor) repeat(ctx context.Context, do func(context.Context, *sql.Conn) (more bool, err error)) error {
 	for more := true; more; {
@@ -254,7 +255,7 @@ type candidate struct {
 // candidates finds the streams of a page that have something to do.
 func (j *janitor) candidates(ctx context.Context, after backlog.StreamName) (streamPage, error) {
 	var page streamPage
-	err := j.store.read(ctx, "look for what is old", func(n *snapshot) error {
+	err := j.store.read(ctx, j.store.reading.lanes.pages, "look for what is old", func(n *snapshot) error {
 		var grace, window int64
 		err := n.each(ctx, n.statements.windows, nil, []any{&grace, &window}, func() error { return nil })
 		if err != nil {

@@ -24,7 +24,7 @@ func (s *Store) ListStreams(ctx context.Context, channel string, after backlog.S
 		return nil, nil
 	}
 	var states []backlog.StreamState
-	err := s.read(ctx, "list streams", func(n *snapshot) (err error) {
+	err := s.read(ctx, s.reading.lanes.loads, "list streams", func(n *snapshot) (err error) {
 		statement, args := n.statements.listAll, []any{after.Channel, after.Scope, limit}
 		if channel != "" {
 			// Without a stream of the channel to follow, its first one may have the

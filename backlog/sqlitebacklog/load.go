@@ -34,12 +34,38 @@ func (s *Store) Load(ctx context.Context, origin uint64, requests []backlog.Load
 		return backlog.LoadResult{}, err
 	}
 	var result backlog.LoadResult
-	err := s.read(ctx, "load", func(n *snapshot) (err error) {
+	err := s.read(ctx, s.reading.lanes.loads, "load", func(n *snapshot) (err error) {
 		result, err = s.load(ctx, n, requests)
+		if isDamage(err) {
+			s.noteDamage(err)
+			result, err = s.loadApart(ctx, n, requests)
+		}
 		return err
 	})
 	if err != nil {
 		return backlog.LoadResult{}, err
+	}
+	return result, nil
+}
+
+// loadApart is load for a damaged file, where one stream's pages must not keep a
+// thousand others from being loaded: it loads each alone, and returns no frames of
+// one whose frames cannot be read, as if they were too many. Who then reads its
+// pages gets the error. If the state of a stream, its base or a position to verify
+// cannot be read, nothing would be true of it, and the whole load fails.
+func (s *Store) loadApart(ctx context.Context, n *snapshot, requests []backlog.LoadRequest) (backlog.LoadResult, error) {
+	var result backlog.LoadResult
+	for _, request := range requests {
+		one, err := s.load(ctx, n, []backlog.LoadRequest{request})
+		if isDamage(err) {
+			request.MaxFrames = 0
+			one, err = s.load(ctx, n, []backlog.LoadRequest{request})
+		}
+		if err != nil {
+			return result, err
+		}
+		one.Streams = append(result.Streams, one.Streams...)
+		result = one
 	}
 	return result, nil
 }
@@ -141,29 +167,19 @@ type frameRange struct {
 
 // frames reads ranges of frames.
 func (n *snapshot) frames(ctx context.Context, ranges []frameRange) error {
-	var asked tuples
-	var of []*frameRange // by index in asked
+	var a asked[*frameRange]
 	for i := range ranges {
 		if r := &ranges[i]; r.after < r.last {
-			asked = append(asked, []any{r.of.id, r.after, r.last})
-			of = append(of, r)
+			a.add(r, r.of.id, r.after, r.last)
 		}
 	}
-	if len(asked) == 0 {
-		return nil
-	}
-	parameter, err := asked.parameter()
-	if err != nil {
-		return err
-	}
-	var i int
 	var row frameRow
-	err = n.each(ctx, n.statements.frames, parameter, append([]any{&i}, row.columns()...), func() error {
-		f, err := row.frame(of[i].of)
-		*of[i].frames = append(*of[i].frames, f)
+	err := eachAsked(ctx, n, n.statements.frames, &a, row.columns(), func(r *frameRange) error {
+		f, err := row.frame(r.of)
+		*r.frames = append(*r.frames, f)
 		return err
 	})
-	for _, r := range of {
+	for _, r := range a.of {
 		slices.SortFunc(*r.frames, func(a, b backlog.Frame) int { return cmp.Compare(a.Position.Sequence, b.Position.Sequence) })
 	}
 	return err

@@ -47,6 +47,7 @@ func open(ctx context.Context, cfg Config, clock *clock) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{cfg: cfg, logger: cfg.Logger, clock: clock, origin: newOrigin(), checkpoints: checkpoints{every: checkpointPages}}
+	s.reading.lanes = newLanes(&cfg)
 	s.committer = newCommitter(s)
 	s.bus = newBus(s.origin, cfg.MaxAnnouncedBytes)
 	defer func() {
@@ -174,8 +175,8 @@ func (s *Store) openDatabase(ctx context.Context) (err error) {
 	if s.reader, err = sql.Open("sqlite", s.dsn("query_only(1)")); err != nil {
 		return err
 	}
-	s.reader.SetMaxOpenConns(s.cfg.ReadConns)
-	s.reader.SetMaxIdleConns(s.cfg.ReadConns)
+	s.reader.SetMaxOpenConns(s.reading.lanes.conns())
+	s.reader.SetMaxIdleConns(s.reading.lanes.conns())
 	return nil
 }
 
@@ -268,5 +269,5 @@ func (s *Store) explain(ctx context.Context, err error) error {
 }
 
 func (s *Store) damagedError(err error) error {
-	return fmt.Errorf("%q is damaged (%w); restore it from a backup, or save what is readable: sqlite3 %q .recover", s.path, err, s.path)
+	return fmt.Errorf("%q is damaged (%w); restore it from a backup, or save what is readable: sqlite3 %q .recover", s.Path(), err, s.Path())
 }

@@ -18,7 +18,7 @@ func (s *Store) ReadPage(ctx context.Context, origin uint64, request backlog.Pag
 	}
 	var page backlog.Page
 	after := backlog.Position{Sequence: request.After.Sequence} // as the store knows it
-	err := s.read(ctx, "read a page", func(n *snapshot) error {
+	err := s.read(ctx, s.reading.lanes.pages, "read a page", func(n *snapshot) error {
 		row, wanted, err := s.numbering(ctx, n, &request)
 		if err != nil {
 			return err

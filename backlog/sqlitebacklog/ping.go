@@ -12,9 +12,13 @@ import (
 const readableSQL = `select schema_version from settings`
 
 // Ping implements backlog.Store. It fails if the file cannot be read, is not the
-// one that was opened, or cannot be written to any more. It does not write.
+// one that was opened, or cannot be written to any more, and for good once any
+// read or write has met a damage of it. It does not write.
 func (s *Store) Ping(ctx context.Context) error {
-	err := s.read(ctx, "ping", func(n *snapshot) error {
+	if err := s.pingDamage(); err != nil {
+		return err
+	}
+	err := s.read(ctx, s.reading.lanes.pings, "ping", func(n *snapshot) error {
 		var version int
 		return n.each(ctx, n.statements.readable, nil, []any{&version}, func() error { return nil })
 	})

@@ -3,6 +3,7 @@ package sqlitebacklog
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -163,7 +164,11 @@ func (s *Store) setDefaultBacklog(ctx context.Context, frames uint64) error {
 		return nil
 	}
 	p.Prefix, p.Backlog = true, &frames
-	if err := s.SetPolicy(ctx, p); err != nil {
+	err := s.SetPolicy(ctx, p)
+	if errors.Is(err, backlog.ErrTooManyPolicies) {
+		return fmt.Errorf("set the default backlog in %q: %w; remove one, or start without a default backlog", s.Path(), err)
+	}
+	if err != nil {
 		return err
 	}
 	s.logger.Info("the default backlog was changed", "file", s.Path(), "frames", frames)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -131,6 +132,24 @@ func TestDefaultBacklog(t *testing.T) {
 			t.Error("the default's retention age is gone")
 		}
 		s.stop()
+	}
+}
+
+// TestDefaultBacklogWithoutRoom: a file that has as many policies as it may, and
+// no default, says what to do when a default backlog is configured.
+func TestDefaultBacklogWithoutRoom(t *testing.T) {
+	cfg := newFile(t)
+	s := openRunning(t, cfg)
+	s.execute(t, `with recursive n(i) as (select 1 union all select i + 1 from n where i < ?1)
+		insert into policies (channel, prefix, backlog) select 'channel ' || i, 0, 5 from n`, backlog.MaxPolicies)
+	s.stop()
+	cfg.Backlog = pointerTo(int64(50))
+	_, err := Open(t.Context(), cfg)
+	isError(t, "open", err, backlog.ErrTooManyPolicies)
+	says(t, err.Error(), strconv.Quote(cfg.Path), "remove one, or start without a default backlog")
+	cfg.Backlog = nil
+	if b := openRunning(t, cfg).bounds("channel 7").Backlog; b != 5 {
+		t.Errorf("without a default, the backlog is %d, want 5", b)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 // reading is what the reading half of a Store keeps.
 type reading struct {
+	lanes      lanes
 	statements readStatements
 	policies   policyCache
 	// file is the database's file as it was opened, nil in memory.
@@ -60,18 +61,23 @@ type snapshot struct {
 	statements *readStatements
 }
 
-// read runs do in a snapshot. It waits for a connection that is free, and never
-// for a writer: in WAL mode those who read and who writes do not wait for each
-// other. Only in memory there is one connection for both. what is for the error.
-func (s *Store) read(ctx context.Context, what string, do func(*snapshot) error) error {
-	err := s.readOnce(ctx, do)
+// read runs do in a snapshot. It waits for its turn in a lane, and never for a
+// writer: in WAL mode those who read and who writes do not wait for each other.
+// Only in memory there is one connection for both. what is for the error.
+func (s *Store) read(ctx context.Context, lane lane, what string, do func(*snapshot) error) error {
+	err := s.readInLane(ctx, lane, do)
 	if err != nil {
+		s.noteDamage(err)
 		return readError(ctx, what, err)
 	}
 	return nil
 }
 
-func (s *Store) readOnce(ctx context.Context, do func(*snapshot) error) error {
+func (s *Store) readInLane(ctx context.Context, lane lane, do func(*snapshot) error) error {
+	if err := lane.enter(ctx); err != nil {
+		return err
+	}
+	defer lane.leave()
 	tx, err := s.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return err
@@ -109,14 +115,34 @@ func (n *snapshot) each(ctx context.Context, statement *sql.Stmt, args, into []a
 	return rows.Err()
 }
 
-// tuples is the parameter of a statement that works on many things at once: an
-// array of arrays in JSON, which has all integers of 64 bits and all texts that
-// are valid UTF-8.
-type tuples [][]any
+// asked is what a statement that works on many things at once is asked: a tuple
+// of values for each of them.
+type asked[T any] struct {
+	tuples [][]any
+	of     []T // by index in tuples
+}
 
-func (t tuples) parameter() ([]any, error) {
-	text, err := json.Marshal(t)
-	return []any{string(text)}, err
+func (a *asked[T]) add(of T, tuple ...any) {
+	a.tuples = append(a.tuples, tuple)
+	a.of = append(a.of, of)
+}
+
+// eachAsked runs a statement whose parameter is a's tuples, and calls do for each
+// row with what it is about: its first column is the index of a tuple, the others
+// have been scanned into into. It does nothing if nothing is asked.
+//
+// The parameter is an array of arrays in JSON, which has all integers of 64 bits
+// and all texts that are valid UTF-8.
+func eachAsked[T any](ctx context.Context, n *snapshot, statement *sql.Stmt, a *asked[T], into []any, do func(of T) error) error {
+	if len(a.tuples) == 0 {
+		return nil
+	}
+	parameter, err := json.Marshal(a.tuples)
+	if err != nil {
+		return err
+	}
+	var i int
+	return n.each(ctx, statement, []any{string(parameter)}, append([]any{&i}, into...), func() error { return do(a.of[i]) })
 }
 
 // checkOrigin refuses a read that is for another server. A store has one origin

@@ -92,21 +92,16 @@ func bigint(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 // streams finds the named streams, in their order. Of those that do not exist
 // only the name is set.
 func (n *snapshot) streams(ctx context.Context, names []backlog.StreamName) ([]numbering, error) {
-	asked := make(tuples, len(names))
+	var a asked[*numbering]
 	found := make([]numbering, len(names))
 	for i, name := range names {
-		asked[i] = []any{name.Channel, name.Scope}
 		found[i].name = name
+		a.add(&found[i], name.Channel, name.Scope)
 	}
-	parameter, err := asked.parameter()
-	if err != nil {
-		return nil, err
-	}
-	var i int
 	var row numbering
-	err = n.each(ctx, n.statements.streams, parameter, append([]any{&i}, row.columns()...), func() error {
+	err := eachAsked(ctx, n, n.statements.streams, &a, row.columns(), func(of *numbering) error {
 		row.exists = true
-		found[i] = row
+		*of = row
 		return nil
 	})
 	return found, err
@@ -122,8 +117,7 @@ type wantedPosition struct {
 
 // resolve sets the epochs of positions.
 func (n *snapshot) resolve(ctx context.Context, wanted []wantedPosition) error {
-	var asked tuples
-	var of []wantedPosition // by index in asked
+	var a asked[wantedPosition]
 	for _, w := range wanted {
 		switch sequence := bigint(w.at.Sequence); {
 		case !w.of.exists || w.at.Sequence > backlog.MaxPositionValue:
@@ -132,21 +126,12 @@ func (n *snapshot) resolve(ctx context.Context, wanted []wantedPosition) error {
 		case sequence == w.of.floor:
 			w.at.Epoch = uint64(w.of.epoch ^ w.of.floorOrigin)
 		case sequence < w.of.head && sequence > w.of.floor:
-			asked = append(asked, []any{w.of.id, sequence})
-			of = append(of, w)
+			a.add(w, w.of.id, sequence)
 		}
 	}
-	if len(asked) == 0 {
-		return nil
-	}
-	parameter, err := asked.parameter()
-	if err != nil {
-		return err
-	}
-	var i int
 	var origin int64
-	return n.each(ctx, n.statements.origins, parameter, []any{&i, &origin}, func() error {
-		of[i].at.Epoch = uint64(of[i].of.epoch ^ origin)
+	return eachAsked(ctx, n, n.statements.origins, &a, []any{&origin}, func(w wantedPosition) error {
+		w.at.Epoch = uint64(w.of.epoch ^ origin)
 		return nil
 	})
 }
@@ -155,8 +140,7 @@ func (n *snapshot) resolve(ctx context.Context, wanted []wantedPosition) error {
 // bases' epochs are returned as wanted.
 func (s *Store) bind(ctx context.Context, n *snapshot, rows []numbering) ([]wantedPosition, error) {
 	var wanted []wantedPosition
-	var asked tuples
-	var of []*numbering // by index in asked
+	var a asked[*numbering]
 	for i := range rows {
 		row := &rows[i]
 		if !row.exists {
@@ -165,25 +149,16 @@ func (s *Store) bind(ctx context.Context, n *snapshot, rows []numbering) ([]want
 		row.bounds = s.bounds(row.name.Channel)
 		base := max(row.floor, row.head-bigint(row.bounds.Backlog))
 		if age := row.bounds.RetentionAge; age > 0 && base < row.head {
-			asked = append(asked, []any{row.id, base, s.clock.before(age)})
-			of = append(of, row)
+			a.add(row, row.id, base, s.clock.before(age))
 		}
 		row.base.Sequence = uint64(base)
 		wanted = append(wanted, wantedPosition{of: row, at: &row.base})
 	}
-	if len(asked) == 0 {
-		return wanted, nil
-	}
-	parameter, err := asked.parameter()
-	if err != nil {
-		return nil, err
-	}
-	var i int
 	var first sql.NullInt64
-	err = n.each(ctx, n.statements.young, parameter, []any{&i, &first}, func() error {
-		of[i].base.Sequence = uint64(of[i].head)
+	err := eachAsked(ctx, n, n.statements.young, &a, []any{&first}, func(of *numbering) error {
+		of.base.Sequence = uint64(of.head)
 		if first.Valid {
-			of[i].base.Sequence = uint64(first.Int64 - 1)
+			of.base.Sequence = uint64(first.Int64 - 1)
 		}
 		return nil
 	})

@@ -168,9 +168,12 @@ func TestLoadsReadWhatTheyReturn(t *testing.T) {
 	}
 	s.sweepAfterGrace(t)
 	// Proof that there is a damage.
-	_, err = s.Load(t.Context(), 0, []backlog.LoadRequest{everything(testStream)})
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("a damage was met: %v", err)
+	}
+	_, err = s.ReadPage(t.Context(), 0, backlog.PageRequest{Stream: testStream, MaxFrames: 100, MaxBytes: 1 << 30})
 	if !errors.Is(err, backlog.ErrUnavailable) {
-		t.Errorf("load of everything: %v, want ErrUnavailable", err)
+		t.Errorf("page of everything: %v, want ErrUnavailable", err)
 	}
 }
 
@@ -221,22 +224,38 @@ func TestReadsEndWithTheirContext(t *testing.T) {
 		"ping": s.Ping,
 	}
 	var held []*sql.Conn
-	for range s.cfg.ReadConns {
+	for range s.reader.Stats().MaxOpenConnections {
 		conn, err := s.reader.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		held = append(held, conn)
 	}
-	for what, read := range reads {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		if err := read(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s: %v, want the context's error", what, err)
+	allEnd := func(waitFor string) {
+		t.Helper()
+		for what, read := range reads {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			if err := read(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s that waits for %s: %v, want the context's error", what, waitFor, err)
+			}
+			cancel()
 		}
-		cancel()
 	}
+	allEnd("a connection")
 	for _, conn := range held {
 		conn.Close()
+	}
+	lanes := s.reading.lanes
+	for _, l := range []lane{lanes.pages, lanes.loads, lanes.pings} {
+		for range cap(l) {
+			l <- struct{}{}
+		}
+	}
+	allEnd("its turn")
+	for _, l := range []lane{lanes.pages, lanes.loads, lanes.pings} {
+		for range cap(l) {
+			l.leave()
+		}
 	}
 	for what, read := range reads {
 		if err := read(t.Context()); err != nil {
@@ -257,7 +276,7 @@ func TestReadAtWorkIsInterrupted(t *testing.T) {
 		}
 		for range 10 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-			err = s.read(ctx, "count", func(n *snapshot) error {
+			err = s.read(ctx, s.reading.lanes.pages, "count", func(n *snapshot) error {
 				return n.each(ctx, endless, nil, nil, func() error { return nil })
 			})
 			cancel()

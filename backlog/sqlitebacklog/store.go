@@ -34,9 +34,10 @@ type Store struct {
 	committer *committer
 	// checkpoints keeps the write-ahead log short.
 	checkpoints checkpoints
-	// reading is what the reading half keeps: prepared statements and policies.
-	// Its zero value works.
+	// reading is what the reading half keeps.
 	reading reading
+	// damage is the first damage of the file that was met, with advice.
+	damage  atomic.Pointer[error]
 	started atomic.Bool
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -12,7 +13,8 @@ import (
 )
 
 // exclusively runs work in a transaction of its own, in turn with the committer,
-// and commits it unless work returns an error. ctx bounds the wait for the turn;
+// and commits it unless work returns an error. work may be run twice, see
+// transact. ctx bounds the wait for the turn;
 // what has begun is finished, and work's context does not end: half a
 // transaction would be rolled back for nothing. work keeps everybody's publishes
 // waiting, so it must be short.
@@ -40,31 +42,69 @@ func turnError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: connect: %w", backlog.ErrUnavailable, err)
 }
 
-// transact runs work between BEGIN and COMMIT. IMMEDIATE takes SQLite's lock for
-// writing first, so that a program which holds it is waited for here and not in
-// the middle. After an error nothing is left of the transaction.
+// transact runs work in a transaction, and once more in another one if COMMIT
+// meets an error of the disk. An error means that this process sees nothing of
+// either; a *commitError, that a restart may.
+//
+// Such an error may come when all pages of the transaction, with the mark of the
+// commit, are in the log, so they may get to the disk. But SQLite has rolled back
+// by then: no connection sees what is behind the end of the log that they share in
+// memory (PATH-shm), which moves after the flush, and the next transaction is
+// written over it. So if that does the same and succeeds, everything is there
+// once. If the process ends in between, the next one finds in the log the first
+// transaction, or the second, or neither, never both: each page's checksum covers
+// all pages before it, so none of the first counts behind one of the second. To
+// callers that is an end in the middle of a COMMIT like any other. The flush that
+// succeeds covers the pages of the one that failed, which are written again.
+//
+// There is no second time if the connection had to be discarded. The end of the
+// log would be read from the file if no other connection had it open, and what
+// is behind it would count.
 func (s *Store) transact(ctx context.Context, conn *sql.Conn, work func() error) error {
-	if _, err := conn.ExecContext(ctx, "begin immediate"); err != nil {
-		return fmt.Errorf("begin: %w", err)
+	usable, err := s.transactOnce(ctx, conn, work)
+	var first *commitError
+	if !errors.As(err, &first) || !usable {
+		return err
 	}
-	err := work()
-	if err == nil {
-		if _, err = conn.ExecContext(ctx, "commit"); err == nil {
-			return nil
-		}
-		err = &commitError{err}
+	if _, err = s.transactOnce(ctx, conn, work); err != nil {
+		// Whatever it met: the first one may not have been written over.
+		return &commitError{fmt.Errorf("%w; again: %w", first.err, err)}
 	}
-	s.rollback(ctx, conn)
-	return err
+	s.logger.Warn("the disk failed a commit, which was then made again", "file", s.path, "error", first)
+	return nil
 }
 
-// rollback ends a failed transaction, which SQLite may have ended by itself.
-func (s *Store) rollback(ctx context.Context, conn *sql.Conn) {
+// transactOnce runs work between BEGIN and COMMIT. IMMEDIATE takes SQLite's lock
+// for writing first, so that a program which holds it is waited for here and not
+// in the middle. After an error this process sees nothing of the transaction;
+// usable is then whether the connection is as good as before.
+func (s *Store) transactOnce(ctx context.Context, conn *sql.Conn, work func() error) (usable bool, err error) {
+	defer func() { s.noteDamage(err) }()
+	if _, err := conn.ExecContext(ctx, "begin immediate"); err != nil {
+		return true, fmt.Errorf("begin: %w", err)
+	}
+	if err = work(); err == nil {
+		if _, err = conn.ExecContext(ctx, "commit"); err == nil {
+			return true, nil
+		}
+		if primaryCode(err) == sqlite3.SQLITE_IOERR {
+			err = &commitError{err}
+		} else {
+			err = fmt.Errorf("commit: %w", err)
+		}
+	}
+	return s.rollback(ctx, conn), err
+}
+
+// rollback ends a failed transaction, which SQLite may have ended by itself. It
+// reports whether the connection is still there.
+func (s *Store) rollback(ctx context.Context, conn *sql.Conn) bool {
 	_, err := conn.ExecContext(ctx, "rollback")
 	if err == nil || code(err) == sqlite3.SQLITE_ERROR || s.cfg.inMemory() { // ERROR: there is none
-		return
+		return true
 	}
 	// A connection that is stuck in a transaction would fail all that follow.
 	s.committer.closeStatements(conn)
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	return false
 }
