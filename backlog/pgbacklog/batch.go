@@ -31,7 +31,7 @@ func (c *committer) publishBatch(ctx context.Context, batch []backlog.Publicatio
 		keyed = keyed && p.IdempotencyKey != ""
 	}
 	var results []result
-	err := c.direct(ctx, keyed, func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) (err error) {
+	err := c.direct(ctx, c.batchSlots, keyed, func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) (err error) {
 		results, err = c.publish(ctx, conn, modeAtomic, items, lockTimeout)
 		return batchRefusal(err)
 	})
@@ -81,17 +81,36 @@ func batchRefusal(err error) error {
 // directFunc runs one transaction on conn.
 type directFunc func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) error
 
-// direct runs a transaction for one caller until it is committed or refused or
-// ctx ends. It is retried while locks are in its way, and, if repeatable is
+// slots bound the transactions of a kind that run at a time: each sends an
+// element, and receives one when it is done.
+type slots chan struct{}
+
+// take waits for a slot, and returns how much time a caller needs for its first
+// attempt.
+func (s slots) take(ctx context.Context) (time.Duration, error) {
+	select {
+	case s <- struct{}{}:
+		return minAttemptTime, nil
+	default:
+	}
+	select {
+	case s <- struct{}{}:
+		return minRetryTime, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// direct runs a transaction for one caller, in one of the slots, until it is
+// committed or refused or ctx ends. It is retried while locks are in its way, and, if repeatable is
 // true, while its outcome is unknown, for the retry timeout at most if ctx has
 // no deadline.
-func (c *committer) direct(ctx context.Context, repeatable bool, run directFunc) error {
-	select {
-	case c.batchSlots <- struct{}{}:
-		defer func() { <-c.batchSlots }()
-	case <-ctx.Done():
-		return ctx.Err()
+func (c *committer) direct(ctx context.Context, slots slots, repeatable bool, run directFunc) error {
+	needed, err := slots.take(ctx)
+	if err != nil {
+		return err
 	}
+	defer func() { <-slots }()
 	var l line // for its pauses
 	unresolved := false
 	certain := func(err error) error {
@@ -101,6 +120,10 @@ func (c *committer) direct(ctx context.Context, repeatable bool, run directFunc)
 		return err
 	}
 	for {
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < needed {
+			return certain(context.DeadlineExceeded)
+		}
+		needed = minRetryTime
 		start := time.Now()
 		f, err := c.attempt(ctx, run)
 		l.learn(f, 1)
@@ -122,9 +145,6 @@ func (c *committer) direct(ctx context.Context, repeatable bool, run directFunc)
 		}
 		if !pause(ctx, l.pause(time.Since(start))) {
 			return certain(ctx.Err())
-		}
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < minRetryTime {
-			return certain(context.DeadlineExceeded)
 		}
 	}
 }

@@ -13,9 +13,14 @@ const listenerConns = 1
 // or Notify. They must not wait for lanes that wait for foreign transactions.
 const sharedPublishConns = 2
 
+// policyConns sets policies, one at a time as the schema does.
+const policyConns = 1
+
 // publishConns is the size of the pool for publishing: the batch, the lanes, the
-// atomic batches, and what else shares it.
-func (c Config) publishConns() int { return 1 + c.Lanes + c.BatchConns + sharedPublishConns }
+// atomic batches, the policies, and what else shares it.
+func (c Config) publishConns() int {
+	return 1 + c.Lanes + c.BatchConns + policyConns + sharedPublishConns
+}
 
 // connections is the most that a replica with this configuration holds.
 func (c Config) connections() int {

@@ -15,14 +15,14 @@ func TestConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
 	s := openStore(t)
 	pools := s.publishing.Config().MaxConns + s.loading.Config().MaxConns + s.paging.Config().MaxConns
-	if n := s.cfg.connections(); n != int(pools)+listenerConns || n != 22 {
+	if n := s.cfg.connections(); n != int(pools)+listenerConns || n != 23 {
 		t.Errorf("a replica holds %d connections, its pools %d", n, pools)
 	}
 }
 
 func TestOpenWarnsOfConnections(t *testing.T) {
 	t.Parallel()
-	// 60 less 3 that are reserved are enough for two replicas of 22, not for three.
+	// 60 less 3 that are reserved are enough for two replicas of 23, not for three.
 	server := pgtest.Start(t, "max_connections=60", "superuser_reserved_connections=3")
 	u := server.URL("postgres")
 	migrate(t, u, "")
@@ -37,10 +37,10 @@ func TestOpenWarnsOfConnections(t *testing.T) {
 	}{
 		{"", u, 0, nil},
 		{"", u, 2, nil},
-		{"", u, 3, []string{"replicas=3", "connections_of_each=22", "needed=66", "allowed=57", "max_connections (60, of which 3 are reserved)", "fewer replicas"}},
+		{"", u, 3, []string{"replicas=3", "connections_of_each=23", "needed=69", "allowed=57", "max_connections (60, of which 3 are reserved)", "fewer replicas"}},
 		{"", asReplica, 2, nil},
 		{"alter role replica connection limit 40", asReplica, 1, nil},
-		{"", asReplica, 2, []string{"needed=44", "allowed=40", "the role's CONNECTION LIMIT (40)"}},
+		{"", asReplica, 2, []string{"needed=46", "allowed=40", "the role's CONNECTION LIMIT (40)"}},
 		{"alter database postgres connection limit 30", asReplica, 2, []string{"allowed=30", "the database's CONNECTION LIMIT (30)"}},
 		{"", u, 2, nil}, // limits are not for superusers
 	} {

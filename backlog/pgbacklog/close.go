@@ -27,7 +27,7 @@ func (c *committer) closeStream(ctx context.Context, stream backlog.StreamName, 
 	}
 	var outcome int16
 	var headEpoch, headSequence int64
-	err := c.direct(ctx, false, func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) error {
+	err := c.direct(ctx, c.batchSlots, false, func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) error {
 		return c.transact(ctx, conn, lockTimeout, []any{&outcome, &headEpoch, &headSequence}, c.closeSQL,
 			stream.Channel, stream.Scope, expected, c.lockTimeoutMillis(lockTimeout))
 	})

@@ -36,8 +36,9 @@ type committerConfig struct {
 	// CallTimeout bounds a transaction in flight; then its outcome is unknown.
 	// Default 30 s.
 	CallTimeout time.Duration
-	// RetryTimeout bounds how long a publication of unknown outcome is retried
-	// under its key when its caller has no deadline; default 30 s.
+	// RetryTimeout bounds, when a caller has no deadline, how long a publication of
+	// unknown outcome is retried under its key, and how long a policy is tried to be
+	// set while others hold the policies locked; default 30 s.
 	RetryTimeout time.Duration
 }
 
@@ -87,8 +88,9 @@ type committer struct {
 	// failing is true from a failed transaction to one that succeeds, so that an
 	// outage is logged once.
 	failing atomic.Bool
-	// batchSlots bounds atomic batches and closes.
-	batchSlots chan struct{}
+	// batchSlots bounds atomic batches and closes. policySlot is apart, since one
+	// foreign transaction that has set a policy holds up all who set one.
+	batchSlots, policySlot slots
 
 	// mu guards what follows and the queue's part of every item. Nothing blocks
 	// while it is held, and no caller's code is called.
@@ -131,7 +133,8 @@ func newCommitter(pool *pgxpool.Pool, cfg committerConfig, logger *slog.Logger) 
 		closeSQL:     "select outcome, epoch, sequence from " + schema + closeCall,
 		setPolicySQL: "select " + schema + setPolicyCall,
 		prepareSQL:   "select setting::bigint from pg_settings, " + schema + prepareCall + " where name = 'deadlock_timeout'",
-		batchSlots:   make(chan struct{}, cfg.BatchConns),
+		batchSlots:   make(slots, cfg.BatchConns),
+		policySlot:   make(slots, policyConns),
 		lanes:        make(map[backlog.StreamName]*lane),
 	}
 	c.call = c.runPublish

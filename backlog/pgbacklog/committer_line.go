@@ -22,7 +22,7 @@ const (
 )
 
 // A caller with less time left than this is not attempted: the first time, and
-// again after it has waited for a lock in vain.
+// again after it has waited for a lock in vain, or for its turn.
 const (
 	minAttemptTime = 2 * minMargin
 	minRetryTime   = maxMargin

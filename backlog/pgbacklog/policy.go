@@ -28,8 +28,12 @@ const (
 	setDefaultBacklogSQL = "select fanfare._set_default_backlog($1::bigint, $2::int)"
 )
 
+// errPoliciesLocked says why a policy could not be set.
+var errPoliciesLocked = errors.New("a transaction that has set a policy has not ended")
+
 // SetPolicy implements backlog.Store. It waits for transactions of applications
-// that have set a policy and not ended, as long as ctx allows.
+// that have set a policy and not ended, until ctx ends; if that has no deadline,
+// for 30 seconds at most, and then the error is backlog.ErrUnavailable.
 func (s *Store) SetPolicy(ctx context.Context, p backlog.Policy) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -39,13 +43,18 @@ func (s *Store) SetPolicy(ctx context.Context, p backlog.Policy) error {
 
 // setPolicy sets a policy. It is retried when its outcome is unknown: setting it
 // again changes nothing.
+//
+// One caller at a time waits in the database, the others for their turn.
 func (c *committer) setPolicy(ctx context.Context, p backlog.Policy) error {
 	var frames *int64
 	if p.Backlog != nil {
 		n := int64(*p.Backlog)
 		frames = &n
 	}
-	return c.direct(ctx, true, func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) error {
+	_, bound := ctx.Deadline()
+	ctx, cancel := withDefaultTimeout(ctx, c.cfg.RetryTimeout)
+	defer cancel()
+	err := c.direct(ctx, c.policySlot, true, func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) error {
 		var changed bool
 		err := c.transact(ctx, conn, lockTimeout, []any{&changed}, c.setPolicySQL,
 			p.Channel, p.Prefix, frames, p.RetentionAge, p.StreamRetention, c.lockTimeoutMillis(lockTimeout))
@@ -54,6 +63,10 @@ func (c *committer) setPolicy(ctx context.Context, p backlog.Policy) error {
 		}
 		return err
 	})
+	if !bound && errors.Is(err, context.DeadlineExceeded) {
+		return unavailable(errPoliciesLocked)
+	}
+	return err
 }
 
 // Policies implements backlog.Store.

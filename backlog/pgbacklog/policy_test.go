@@ -267,41 +267,6 @@ func TestSetPolicyIsTransactional(t *testing.T) {
 	}
 }
 
-// TestSetPolicyWaitsForApplications: while an application's transaction has set a
-// policy and not ended, a replica's call waits as long as it may, and nothing is
-// stored when it gives up.
-func TestSetPolicyWaitsForApplications(t *testing.T) {
-	t.Parallel()
-	s := openStore(t)
-	app := pgtest.Dial(t, s.url)
-	pgtest.Exec(t, app, "begin")
-	pgtest.Exec(t, app, "select fanfare.set_policy('app', false, 1)")
-
-	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	err := s.SetPolicy(short, backlog.Policy{Channel: "late", Backlog: uint64Of(1)})
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a call that gave up returned %v, want the deadline's error", err)
-	}
-	mustPublish(t, s.Store, publication("s", "publishing goes on"))
-	waiting := make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		waiting <- s.SetPolicy(ctx, backlog.Policy{Channel: "patient", Backlog: uint64Of(1)})
-	}()
-	eventually(t, "the call waits", func() bool {
-		return query[bool](t, s.url, "select exists (select from pg_locks where locktype = 'advisory' and not granted)")
-	})
-	pgtest.Exec(t, app, "commit")
-	if err := <-waiting; err != nil {
-		t.Errorf("a call that waited: %v", err)
-	}
-	if got := query[string](t, s.url, "select string_agg(channel, ' ' order by channel) from fanfare.policies"); got != "app patient" {
-		t.Errorf("there are policies of %q, want those of app and patient", got)
-	}
-}
-
 // TestOpenSetsTheBacklog: the default's backlog is changed and logged, and
 // nothing else of it.
 func TestOpenSetsTheBacklog(t *testing.T) {
