@@ -130,32 +130,66 @@ func readSettings(ctx context.Context, q querier, schema string) (schemaSettings
 }
 
 // checkRights names everything that the role of the connection lacks, at start
-// rather than one by one when it is first needed.
+// rather than one by one when it is first needed. Everything is there, as
+// checkObjects found.
 func checkRights(ctx context.Context, q querier, schema string) error {
-	rows, err := q.Query(ctx, `
-		with object as (
-		  select c.oid, c.relname as name, string_to_array(v.rights, ' ') as rights
-		    from (values ('streams', 'select update delete'), ('channel_frames', 'select delete'), ('retired_streams', 'select update delete'),
-		                 ('idempotency_keys', 'select delete'), ('policies', 'select'), ('settings', 'select'),
-		                 ('announcement_keys', 'select'), ('stream_states', 'select')) v(name, rights)
-		    join pg_class c on c.relname = v.name
-		   where c.relnamespace = (select oid from pg_namespace where nspname = $1))
+	missing, err := queryNames(ctx, q, objectsSQL+`
 		select r || ' on ' || o.name from object o, unnest(o.rights) r where not has_table_privilege(o.oid, r)
 		union all
-		select 'execute on ' || p.proname from pg_proc p
-		 where p.pronamespace = (select oid from pg_namespace where nspname = $1)
-		   and p.proname in ('_origin', '_publish', '_close', '_trim', '_policy', '_set_policy', '_set_default_backlog') and not has_function_privilege(p.oid, 'execute')`, schema)
+		select 'execute on ' || split_part(f.signature, '(', 1) from func f where not has_function_privilege(f.oid, 'execute')`, schema)
 	if err != nil {
-		return explainConnect(err)
-	}
-	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return explainConnect(err)
+		return err
 	}
 	if len(missing) > 0 {
 		return rightsError(ctx, q, schema, missing)
 	}
 	return nil
+}
+
+// checkObjects names everything of the schema that the store uses and that is
+// not there, although the schema says that its version will do: builds before the
+// first release have made schemas of version 1 that differ, and somebody may have
+// dropped something.
+func checkObjects(ctx context.Context, q querier, schema string) error {
+	missing, err := queryNames(ctx, q, objectsSQL+`
+		select 'the table or view ' || o.name from object o where o.oid is null
+		union all
+		select 'the function ' || f.signature from func f where f.oid is null`, schema)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("schema %q lacks %s, although it is of a version that this binary can use: a build before the first release made it, or it was changed by hand; "+
+			"use the build that made it, or have Fanfare begin anew, which deletes all frames: as the schema's owner run DROP SCHEMA %s CASCADE, then fanfare migrate%s",
+			schema, strings.Join(missing, ", "), pgx.Identifier{schema}.Sanitize(), schemaFlag(schema))
+	}
+	return nil
+}
+
+// objectsSQL lists what the store uses of schema $1: object has tables and views
+// with the rights to them, func the functions. oid is null of what is not there.
+const objectsSQL = `
+	with object as (
+	  select c.oid, v.name, string_to_array(v.rights, ' ') as rights
+	    from (values ('streams', 'select update delete'), ('channel_frames', 'select delete'), ('retired_streams', 'select update delete'),
+	                 ('idempotency_keys', 'select delete'), ('policies', 'select'), ('settings', 'select'),
+	                 ('announcement_keys', 'select'), ('stream_states', 'select')) v(name, rights)
+	    left join pg_class c on c.relname = v.name and c.relnamespace = (select oid from pg_namespace where nspname = $1)),
+	func as (
+	  select to_regprocedure(quote_ident($1) || '.' || signature)::oid as oid, signature
+	    from unnest(array['_origin()', '_remember_origin()', '_publish(text[],text[],bytea[],text[],text[],text[],text[],bigint[],bigint[],text,int)',
+	                      '_close(text,text,bigint,int)', '_trim(text,text)', '_policy(text)',
+	                      '_set_policy(text,boolean,bigint,interval,interval,int)', '_set_default_backlog(bigint,int)']) signature)`
+
+// queryNames runs a query about schema that returns texts.
+func queryNames(ctx context.Context, q querier, sql, schema string) ([]string, error) {
+	// An error of Query is returned by CollectRows.
+	rows, _ := q.Query(ctx, sql, schema)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, explainConnect(err)
+	}
+	return names, nil
 }
 
 func rightsError(ctx context.Context, q querier, schema string, missing []string) error {

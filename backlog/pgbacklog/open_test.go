@@ -227,7 +227,7 @@ func TestOpenNamesMissingRights(t *testing.T) {
 	execute(t, u, "grant usage on schema fanfare to "+role)
 	wantError(t, openError(t, limited), "select on settings")
 	execute(t, u, "grant select on all tables in schema fanfare to "+role)
-	wantError(t, openError(t, limited), "delete on channel_frames", "update on streams", "execute on _publish", "GRANT EXECUTE ON ALL FUNCTIONS")
+	wantError(t, openError(t, limited), "delete on channel_frames", "update on streams", "execute on _publish", "execute on _remember_origin", "GRANT EXECUTE ON ALL FUNCTIONS")
 	execute(t, u, "grant select, insert, update, delete on all tables in schema fanfare to "+role+"; grant execute on all functions in schema fanfare to "+role)
 
 	s := openStoreOn(t, limited)
@@ -280,6 +280,27 @@ func TestOpenChecksVersions(t *testing.T) {
 
 	execute(t, u, `alter schema fanfare rename to other`)
 	wantError(t, openError(t, Config{URL: u, Schema: "other"}), "fanfare_other", "UPDATE")
+}
+
+// TestOpenNamesWhatTheSchemaLacks: schemas of unreleased builds say version 1,
+// too. Serving began on them, and calls failed.
+func TestOpenNamesWhatTheSchemaLacks(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		change string
+		want   string
+	}{
+		{"drop function fanfare._set_policy, fanfare._set_default_backlog",
+			"lacks the function _set_policy(text,boolean,bigint,interval,interval,int), the function _set_default_backlog(bigint,int), although"},
+		{"drop function fanfare._close; create function fanfare._close(text, text) returns int language sql return 1",
+			"lacks the function _close(text,text,bigint,int), although"},
+		{"drop view fanfare.stream_states", "lacks the table or view stream_states, although"},
+	} {
+		u := pgtest.NewDatabase(t)
+		migrate(t, u, "Odd name")
+		execute(t, u, strings.ReplaceAll(test.change, "fanfare.", `"Odd name".`))
+		wantError(t, openError(t, Config{URL: u, Schema: "Odd name"}), test.want, `schema "Odd name"`, `DROP SCHEMA "Odd name" CASCADE`, `fanfare migrate --schema "Odd name"`)
+	}
 }
 
 func TestMaxFrameBytes(t *testing.T) {

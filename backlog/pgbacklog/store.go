@@ -41,8 +41,8 @@ type Store struct {
 var _ backlog.Store = (*Store)(nil)
 
 // Open connects to a migrated schema and checks that the store can work there:
-// the server's version, encoding and role, the schema's version, and the rights
-// of the URL's role. Errors say what to do; a server that cannot be reached is
+// the server's version, encoding and role, the schema's version and what is in it,
+// and the rights of the URL's role. Errors say what to do; a server that cannot be reached is
 // backlog.ErrUnavailable. The caller runs Run, and Close after it.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
@@ -110,6 +110,9 @@ func (s *Store) prepare(ctx context.Context) error {
 	if settings.notifyChannel != s.notifyChannel {
 		return fmt.Errorf("schema %q announces on notify channel %q instead of %q: it was renamed or restored under another name; as its owner run: UPDATE %s.settings SET notify_channel = '%s'",
 			s.cfg.Schema, settings.notifyChannel, s.notifyChannel, pgx.Identifier{s.cfg.Schema}.Sanitize(), s.notifyChannel)
+	}
+	if err := checkObjects(ctx, conn, s.cfg.Schema); err != nil {
+		return err
 	}
 	if err := checkRights(ctx, conn, s.cfg.Schema); err != nil {
 		return err
