@@ -167,6 +167,9 @@ func runModel(t *testing.T, seed uint64) {
 	time.Sleep(2 * time.Minute) // of the bubble: longer than any retry
 	mu.Lock()
 	defer mu.Unlock()
+	// What was stored for a caller who had left was stored after its answer.
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if len(outcomes) != publications {
 		t.Errorf("%d of %d publications were answered", len(outcomes), publications)
 	}
