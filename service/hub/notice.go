@@ -9,12 +9,12 @@ type Delivery struct {
 	Frames [][]byte
 	// Last is the subscription's position once this is delivered.
 	Last backlog.Position
-	// Notice is a Gap, CaughtUp, Status or Closed; nil if there are Frames.
+	// Notice is a Gap, CaughtUp or Closed; nil if there are Frames.
 	Notice Notice
 }
 
-// Notice is what a subscriber must know besides frames: [Gap], [CaughtUp],
-// [Status] or [Closed].
+// Notice is what a subscriber must know besides frames: [Gap], [CaughtUp] or
+// [Closed].
 type Notice interface{ notice() }
 
 // Subscribed tells where a subscription begins.
@@ -86,11 +86,6 @@ type CaughtUp struct {
 	Position backlog.Position
 }
 
-// Status says whether the replica listens.
-type Status struct {
-	Listening bool
-}
-
 // Closed says that the stream was closed; io.EOF follows.
 type Closed struct {
 	// Last is the last position of the numbering that ended.
@@ -99,5 +94,4 @@ type Closed struct {
 
 func (Gap) notice()      {}
 func (CaughtUp) notice() {}
-func (Status) notice()   {}
 func (Closed) notice()   {}
