@@ -61,13 +61,21 @@ func isLoopback(ctx context.Context, host string) bool {
 	return true
 }
 
-// listen opens the address of a flag. It passed checkAddress.
+// portInUseError says that a process serves on the address of a flag.
+type portInUseError struct{ flag, address string }
+
+func (e *portInUseError) Error() string {
+	return fmt.Sprintf("%s is in use by another process: stop it, or choose another address with --%s", e.address, e.flag)
+}
+
+// listen opens the address of a flag, which passed checkAddress. The error is a
+// *portInUseError if a process serves on the port.
 func listen(ctx context.Context, flag, address string) (socket, error) {
 	path, ok := strings.CutPrefix(address, unixPrefix)
 	if !ok {
 		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, fmt.Errorf("%s is in use by another process: stop it, or choose another address with --%s", address, flag)
+			return nil, &portInUseError{flag, address}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("--%s %s: %w", flag, address, err)

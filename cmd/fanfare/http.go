@@ -32,12 +32,18 @@ type webServer struct {
 	handler atomic.Pointer[http.Handler]
 }
 
-// startWeb starts to serve on --http. It returns nil if that is off.
+// startWeb starts to serve on --http. It returns nil if that is off, or if nobody
+// chose it and its port is in use: a second server on a host needs another port
+// for clients, and should need nothing more.
 func (o *serveOptions) startWeb(ctx context.Context, parts *components, logger *slog.Logger) (*webServer, error) {
 	if o.http == httpOff {
 		return nil, nil
 	}
 	lis, err := listen(ctx, "http", o.http)
+	if inUse := (*portInUseError)(nil); errors.As(err, &inUse) && !o.setHTTP {
+		logger.Warn("the health page is not served: its port is in use; choose another one with --http", "address", o.http)
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

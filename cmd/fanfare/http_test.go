@@ -155,6 +155,41 @@ func TestHealthForOtherNames(t *testing.T) {
 	}
 }
 
+// A second server on a host needs another port for clients, and no flag more:
+// where nobody chose the address of the health page, a port that is in use leaves
+// the server without it. It failed with the address in use.
+func TestHTTPPortInUse(t *testing.T) {
+	// The default port may be this test's or another program's: in use it is.
+	if lis, err := net.Listen("tcp", defaultHTTPAddress); err == nil {
+		t.Cleanup(func() { lis.Close() })
+	}
+	arguments := func() []string {
+		return []string{"serve", "--data-dir", t.TempDir(), "--grpc", "127.0.0.1:0", "--drain-delay", "0"}
+	}
+	second := start(t, nil, arguments()...)
+	address := second.stdout.await(t, `serving on (\S+); try: `)[1]
+	if out := second.stdout.String(); !strings.Contains(out, "\nhealth not over HTTP: "+defaultHTTPAddress+" is in use\n") {
+		t.Errorf("printed %q", out)
+	}
+	warnings := strings.Count(second.stderr.String(), "level=WARN")
+	if log := second.stderr.String(); warnings != 1 || !strings.Contains(log, "--http") || !strings.Contains(log, defaultHTTPAddress) {
+		t.Errorf("logged %q, want one warning with the port and the flag", log)
+	}
+	mustRun(t, "", "health", "--server", address)
+	second.interrupt()
+	if code := second.end(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+
+	const want = defaultHTTPAddress + " is in use by another process: stop it, or choose another address with --http"
+	if r := command(t, "", append(arguments(), "--http", defaultHTTPAddress)...); r.code != exitFailed || !strings.Contains(r.stderr, want) {
+		t.Errorf("chosen by the flag: %+v", r)
+	}
+	if r := commandWith(t, []string{"FANFARE_HTTP=" + defaultHTTPAddress}, "", arguments()...); r.code != exitFailed || !strings.Contains(r.stderr, want) {
+		t.Errorf("chosen in the environment: %+v", r)
+	}
+}
+
 func TestNoHTTP(t *testing.T) {
 	s := startEmbedded(t, "--http", "off")
 	if out := s.stdout.String(); strings.Contains(out, "health on") {

@@ -32,6 +32,8 @@ type serveOptions struct {
 	// setBacklog is true if backlog was given: it then becomes the store's
 	// default.
 	setBacklog bool
+	// setHTTP is true if http was given: a port that is in use is then an error.
+	setHTTP bool
 }
 
 const (
@@ -65,7 +67,7 @@ There is no authentication yet, so it serves this host only.`,
   fanfare serve --store postgres://pooler:6432/app --listen-database-url postgres://db:5432/app`,
 		Args: noArguments,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
-			o.setBacklog = cmd.Flags().Changed("backlog")
+			o.setBacklog, o.setHTTP = cmd.Flags().Changed("backlog"), cmd.Flags().Changed("http")
 			if err := o.check(cmd.Context(), p.env, cmd.Flags().Changed); err != nil {
 				return err
 			}
@@ -87,7 +89,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.listenURL, "listen-database-url", "", "the database's direct URL for LISTEN and migrations, if --store leads through a pooler (PostgreSQL only)")
 	f.StringVar(&o.migrate, "migrate", "auto", "auto: create or update the schema first; off: expect fanfare migrate to have done it (PostgreSQL only)")
 	f.StringVar(&o.grpc, "grpc", defaultAddress, "where to serve: host:port, or unix:///PATH for a socket with mode 0600")
-	f.StringVar(&o.http, "http", defaultHTTPAddress, "where to serve /healthz and /livez over HTTP: as --grpc, or "+httpOff)
+	f.StringVar(&o.http, "http", defaultHTTPAddress, "where to serve /healthz and /livez over HTTP: as --grpc, or "+httpOff+"; if it is not given and its port is in use, it is off")
 	f.BoolVar(&o.remote, "insecure-allow-remote", false, "serve other hosts too: whoever reaches the address may publish and read everything")
 	f.Int64Var(&o.backlog, "backlog", 1000, "how many of a stream's newest frames a new subscriber may replay; if given, it is stored as the store's default")
 	f.IntVar(&o.maxFrameBytes, "max-frame-bytes", 0, "the largest payload; 0: the store's setting, 1 MiB in a new one")
@@ -163,7 +165,7 @@ func (o *serveOptions) checkAddresses(ctx context.Context) error {
 	if err := checkAddress(ctx, "http", o.http, o.remote); err != nil {
 		return err
 	}
-	if o.http == o.grpc && !strings.HasSuffix(o.http, ":0") {
+	if o.setHTTP && o.http == o.grpc && !strings.HasSuffix(o.http, ":0") {
 		return usagef("--grpc and --http are both %s: each needs an address of its own", o.http)
 	}
 	return nil

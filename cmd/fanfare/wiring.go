@@ -217,8 +217,11 @@ func awaitReady(ctx context.Context, address string) error {
 func (o *serveOptions) banner(store *openStore, lis net.Listener, web *webServer) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "data in %s\n", store.place)
-	if web != nil {
+	switch {
+	case web != nil:
 		fmt.Fprintf(&b, "health on %s\n", web.url("/healthz"))
+	case o.http != httpOff:
+		fmt.Fprintf(&b, "health not over HTTP: %s is in use\n", o.http)
 	}
 	address, option := addressText(lis.Addr()), ""
 	if address != defaultAddress {
