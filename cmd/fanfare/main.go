@@ -70,7 +70,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 // program is what the commands share: the streams and the environment they were
 // started with.
 type program struct {
-	// env are the variables that begin with FANFARE_.
+	// env are the variables of the environment, by name.
 	env    map[string]string
 	stdin  io.Reader
 	stdout io.Writer
