@@ -28,7 +28,7 @@ func (s *Server) GetPolicy(ctx context.Context, req *fanfarev1.GetPolicyRequest)
 		}
 	}
 	return &fanfarev1.GetPolicyResponse{
-		Policy:    policyProto(policy),
+		Policy:    EncodePolicy(policy),
 		Effective: boundsProto(backlog.BoundsOf(policies, policy.Channel, policy.Prefix)),
 	}, nil
 }
@@ -44,7 +44,7 @@ func (s *Server) ListPolicies(ctx context.Context, _ *fanfarev1.ListPoliciesRequ
 		BuiltIn:  boundsProto(backlog.DefaultBounds),
 	}
 	for i, p := range policies {
-		response.Policies[i] = policyProto(p)
+		response.Policies[i] = EncodePolicy(p)
 	}
 	return response, nil
 }
@@ -117,7 +117,8 @@ func duration(field string, d *durationpb.Duration) (*time.Duration, error) {
 	return &value, nil
 }
 
-func policyProto(p backlog.Policy) *fanfarev1.Policy {
+// EncodePolicy is a policy as the protocol has it; a bound that is nil is absent.
+func EncodePolicy(p backlog.Policy) *fanfarev1.Policy {
 	return &fanfarev1.Policy{
 		Channel:         p.Channel,
 		Prefix:          p.Prefix,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service"
 )
 
 func (p *program) policyCommand() *cobra.Command {
@@ -241,7 +242,7 @@ func (o *policyOptions) getPolicy(ctx context.Context, t policyTarget) (policy b
 // setPolicy replaces a policy and returns what applies from now on.
 func (o *policyOptions) setPolicy(ctx context.Context, policy backlog.Policy) (bounds backlog.Bounds, err error) {
 	err = o.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		answer, err := fanfarev1.NewFanfareServiceClient(conn).SetPolicy(ctx, &fanfarev1.SetPolicyRequest{Policy: protocolPolicy(policy)})
+		answer, err := fanfarev1.NewFanfareServiceClient(conn).SetPolicy(ctx, &fanfarev1.SetPolicyRequest{Policy: service.EncodePolicy(policy)})
 		bounds = boundsOf(answer.GetEffective())
 		return err
 	})

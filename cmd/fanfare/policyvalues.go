@@ -119,24 +119,6 @@ func durationOf(d *durationpb.Duration) *time.Duration {
 	return &value
 }
 
-// protocolPolicy is the reverse of policyOf.
-func protocolPolicy(p backlog.Policy) *fanfarev1.Policy {
-	return &fanfarev1.Policy{
-		Channel:         p.Channel,
-		Prefix:          p.Prefix,
-		Backlog:         p.Backlog,
-		RetentionAge:    protocolDuration(p.RetentionAge),
-		StreamRetention: protocolDuration(p.StreamRetention),
-	}
-}
-
-func protocolDuration(d *time.Duration) *durationpb.Duration {
-	if d == nil {
-		return nil
-	}
-	return durationpb.New(*d)
-}
-
 func boundsOf(b *fanfarev1.Bounds) backlog.Bounds {
 	return backlog.Bounds{
 		Backlog:         b.GetBacklog(),
