@@ -3,13 +3,11 @@ package sqlitebacklog
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -25,11 +23,10 @@ const (
 )
 
 var childRoles = map[string]func(path string) error{
-	"count":        childCounts,
-	"open":         childOpens,
-	"hold":         childHolds,
-	"publish":      childPublishes,
-	"limited file": childMeetsFileLimit,
+	"count":   childCounts,
+	"open":    childOpens,
+	"hold":    childHolds,
+	"publish": childPublishes,
 }
 
 func init() {
@@ -88,15 +85,6 @@ func runChild(t *testing.T, c *exec.Cmd) (said string, failed bool) {
 // to.
 func unprivileged(c *exec.Cmd) { c.Env = append(c.Env, childRights+"=none") }
 
-// dropRights makes the process one of an ordinary user, if it is root's.
-func dropRights() error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	const nobody = 65534
-	return errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody))
-}
-
 // startChild starts a child and returns the lines that it prints. It must be
 // waited for.
 func startChild(t *testing.T, c *exec.Cmd) *bufio.Scanner {
@@ -139,17 +127,22 @@ func openInChild(cfg Config) (s *Store, stop func(), err error) {
 	if s, err = Open(context.Background(), cfg); err != nil {
 		return nil, nil, err
 	}
+	return s, runInChild(s), nil
+}
+
+// runInChild runs a store until stop, which closes it.
+func runInChild(s *Store) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = s.Run(ctx)
 	}()
-	return s, func() {
+	return func() {
 		cancel()
 		<-ended
 		s.Close()
-	}, nil
+	}
 }
 
 func publishText(s *Store, stream backlog.StreamName, payload string) (backlog.Outcome, error) {

@@ -6,12 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -131,57 +128,4 @@ func TestFull(t *testing.T) {
 	if log.count("publishing fails") != 1 || log.count("publishing works again") != 1 {
 		t.Errorf("the log does not have one outage and its end: %s", log.text.String())
 	}
-}
-
-// TestFileLimit: an operating system that refuses to write, in COMMIT as a rule,
-// which then has an unknown outcome.
-func TestFileLimit(t *testing.T) {
-	if said, failed := runChild(t, child(t, "limited file", filepath.Join(realTempDir(t), "fanfare.db"))); failed {
-		t.Fatal(said)
-	}
-}
-
-func childMeetsFileLimit(path string) error {
-	signal.Ignore(syscall.SIGXFSZ) // the write fails instead
-	s, _, err := openInChild(Config{Path: path})
-	if err != nil {
-		return err
-	}
-	if _, err := publishText(s, backlog.StreamName{Channel: "before"}, "x"); err != nil {
-		return err
-	}
-	info, err := os.Stat(path + "-wal")
-	if err != nil {
-		return err
-	}
-	if err := limitFiles(uint64(info.Size()) + 100<<10); err != nil {
-		return err
-	}
-	stored, err := fillUntil(s, "a")
-	if !errors.Is(err, backlog.ErrOutcomeUnknown) {
-		return fmt.Errorf("a commit that could not be written after %d frames: %w", stored, err)
-	}
-	// What it left is written over.
-	for range 3 {
-		if _, err := publishText(s, backlog.StreamName{Channel: "a"}, strings.Repeat("x", 10_000)); !errors.Is(err, backlog.ErrOutcomeUnknown) {
-			return fmt.Errorf("the next commit: %w", err)
-		}
-	}
-	if err := readable(s, "a", stored); err != nil {
-		return err
-	}
-	if err := limitFiles(1 << 30); err != nil {
-		return err
-	}
-	return sameAgain(s, "a", stored)
-}
-
-// limitFiles sets how large files may get.
-func limitFiles(bytes uint64) error {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
-		return err
-	}
-	limit.Cur = bytes
-	return syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit)
 }

@@ -17,12 +17,14 @@ func TestFlood(t *testing.T) {
 	for what, cfg := range map[string]Config{"file": newFile(t), "memory": {Path: MemoryPath}} {
 		t.Run(what, func(t *testing.T) {
 			s := openRunning(t, cfg)
-			s.publishPayloads(t, strings.Repeat("x", 10_000), strings.Repeat("x", 10_000))
+			for range 50 {
+				s.publishPayloads(t, strings.Repeat("x", 20_000)) // a page of 1 MB takes its time
+			}
 			flood(t, s, 2000)
 			for range 5 {
 				soon(t, "ping", time.Second, s.Ping)
 				soon(t, "load", 5*time.Second, func(ctx context.Context) error {
-					_, err := s.Load(ctx, 0, []backlog.LoadRequest{everything(testStream)})
+					_, err := s.Load(ctx, 0, []backlog.LoadRequest{{Stream: testStream, MaxFrames: 10, MaxBytes: 1 << 20}})
 					return err
 				})
 				soon(t, "list", 5*time.Second, func(ctx context.Context) error {
@@ -54,7 +56,7 @@ func flood(t *testing.T, s *runningStore, readers int) {
 		ended.Go(func() {
 			begun.Done()
 			for ctx.Err() == nil {
-				_, err := s.ReadPage(ctx, 0, backlog.PageRequest{Stream: testStream, MaxFrames: 10, MaxBytes: 1 << 20})
+				_, err := s.ReadPage(ctx, 0, backlog.PageRequest{Stream: testStream, MaxFrames: 100, MaxBytes: 1 << 20})
 				if err != nil && ctx.Err() == nil {
 					t.Errorf("page: %v", err)
 					return
