@@ -95,6 +95,8 @@ func (s *Server) run(stream grpc.ServerStream, loop sendLoop, stalled func(w *wr
 	if s.isEnding() {
 		return drainingFailure(retryIn())
 	}
+	s.calls.Add(1)
+	defer s.calls.Add(-1)
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	closing, closeNow := context.WithCancel(ctx)
@@ -138,11 +140,13 @@ func (s *Server) watch(w *writer, done <-chan error, closeNow func(), stalled fu
 }
 
 // partingDelay spreads the ends of calls over a drain, so that their clients do
-// not all arrive at the other replicas at once. It is never 0: GOAWAY must go
-// first, or a client comes straight back on the same connection.
+// not all arrive at the other replicas at once: 500 a second, or however many
+// there must be to be done within two thirds of the grace. It is never 0: GOAWAY
+// must go first, or a client comes straight back on the same connection.
 func (s *Server) partingDelay() time.Duration {
-	const goAway = 50 * time.Millisecond
-	return goAway + rand.N(max(1, s.cfg.DrainGrace*2/3-goAway))
+	const goAway, each = 50 * time.Millisecond, 2 * time.Millisecond
+	spread := min(s.cfg.DrainGrace*2/3, time.Duration(s.calls.Load())*each)
+	return goAway + rand.N(max(1, spread-goAway))
 }
 
 // retryIn is how long a client that is sent away should wait: jitter on top of

@@ -147,6 +147,10 @@ func TestCallsThatArriveWhileEndingAreRefused(t *testing.T) {
 // Partings are spread, come after GOAWAY, and leave time for last words.
 func TestPartingsAreSpread(t *testing.T) {
 	s := testServer(t, nil)
+	if d := s.partingDelay(); d < 50*time.Millisecond || d > 51*time.Millisecond {
+		t.Errorf("the only call parts after %s", d)
+	}
+	s.calls.Store(1e6)
 	var early, late int
 	for range 1000 {
 		d := s.partingDelay()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -34,8 +35,9 @@ type Config struct {
 	// DrainDelay is how long Drain goes on serving after readiness has been
 	// withdrawn, so that probes and balancers see it. 0: 5 s; negative: none.
 	DrainDelay time.Duration
-	// DrainGrace is how long Drain then waits for calls to end. Subscriptions are
-	// told to go at moments spread over its first two thirds. 0: 15 s.
+	// DrainGrace is how long Drain then waits for calls to end. Streaming calls are
+	// told to go one by one, 500 a second or as many as must be for all to be told
+	// within its first two thirds. 0: 15 s.
 	DrainGrace time.Duration
 	// BusKind is what the bus is: BusPostgreSQL or BusInProcess. Operators are told
 	// by it what to look at. Empty: BusPostgreSQL.
@@ -71,6 +73,8 @@ type Server struct {
 	// ending is closed when Drain tells streaming calls to go.
 	ending     chan struct{}
 	endingOnce sync.Once
+	// calls counts streaming calls.
+	calls atomic.Int64
 	// loops counts goroutines that streaming calls started and that may outlive
 	// their handlers by the time grpc needs to release a blocked send.
 	loops sync.WaitGroup
