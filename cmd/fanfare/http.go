@@ -9,18 +9,27 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/fanfare-io/fanfare/backlog"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
 const (
-	// webHeaderTimeout and webIdleTimeout let go of clients that send nothing.
-	webHeaderTimeout = 10 * time.Second
-	webIdleTimeout   = 2 * time.Minute
+	// maxWebConns bounds the connections: each takes a file descriptor, of which
+	// publishers and subscribers need theirs. Further clients wait in the system's
+	// queue until one ends.
+	maxWebConns = 64
+	// webTimeout bounds the reading of a request, headers first, and apart from it
+	// the writing of its answer: clients that send or take nothing must not keep
+	// their places from probes. Answers come from memory.
+	webTimeout = 2 * time.Second
+	// webIdleTimeout lets go of clients that ask nothing more.
+	webIdleTimeout = 15 * time.Second
 	// webShutdownTimeout bounds the wait for answers under way at the end.
 	webShutdownTimeout = time.Second
-	maxWebHeaderBytes  = 16 << 10
+	maxWebHeaderBytes  = 8 << 10
 )
 
 // webServer serves HTTP from before the store is open until everything else has
@@ -54,7 +63,7 @@ func (o *serveOptions) startWeb(ctx context.Context, parts *components, logger *
 }
 
 func newWebServer(lis net.Listener, logger *slog.Logger) *webServer {
-	w := &webServer{lis: lis}
+	w := &webServer{lis: netutil.LimitListener(lis, maxWebConns)}
 	var handler http.Handler = http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		(*w.handler.Load()).ServeHTTP(response, request)
 	})
@@ -63,7 +72,9 @@ func newWebServer(lis net.Listener, logger *slog.Logger) *webServer {
 	}
 	w.server = &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: webHeaderTimeout,
+		ReadHeaderTimeout: webTimeout,
+		ReadTimeout:       webTimeout,
+		WriteTimeout:      webTimeout,
 		IdleTimeout:       webIdleTimeout,
 		MaxHeaderBytes:    maxWebHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),

@@ -212,7 +212,7 @@ func TestSilentHTTPClient(t *testing.T) {
 	}
 	began := time.Now()
 	s.interrupt()
-	if code := s.end(); code != exitOK || time.Since(began) > webHeaderTimeout {
+	if code := s.end(); code != exitOK || time.Since(began) > patience/2 {
 		t.Errorf("exit code %d after %s", code, time.Since(began))
 	}
 }
