@@ -97,15 +97,11 @@ func (c *connection) listPolicies(ctx context.Context) (answer *fanfarev1.ListPo
 
 // printPolicies prints all policies and what applies to their streams.
 func printPolicies(out io.Writer, d display, asJSON bool, answer *fanfarev1.ListPoliciesResponse) error {
-	builtIn := boundsOf(answer.GetBuiltIn())
-	policies := make([]backlog.Policy, len(answer.GetPolicies()))
-	for i, policy := range answer.GetPolicies() {
-		policies[i] = policyOf(policy)
-	}
+	set := policySetOf(answer)
 	if asJSON {
 		lines := d.jsonLines(out)
-		for _, policy := range policies {
-			if err := lines.write(newPolicyJSON(policy, effective(policies, builtIn, policy))); err != nil {
+		for _, policy := range set.policies {
+			if err := lines.write(newPolicyJSON(policy, set.effective(policyTarget{policy.Channel, policy.Prefix}))); err != nil {
 				return err
 			}
 		}
@@ -114,11 +110,11 @@ func printPolicies(out io.Writer, d display, asJSON bool, answer *fanfarev1.List
 	t := newTable(out, d, column{title: "APPLIES TO"}, column{title: "CHANNEL"},
 		column{title: "BACKLOG", number: true}, column{title: "RETENTION AGE", number: true}, column{title: "STREAM RETENTION", number: true})
 	t.row(policyRow("built-in", "", backlog.Policy{
-		Backlog: &builtIn.Backlog, RetentionAge: &builtIn.RetentionAge, StreamRetention: &builtIn.StreamRetention,
-	}, builtIn)...)
-	for _, policy := range policies {
-		kind := policyTarget{policy.Channel, policy.Prefix}.kind()
-		t.row(policyRow(kind, policy.Channel, policy, effective(policies, builtIn, policy))...)
+		Backlog: &set.builtIn.Backlog, RetentionAge: &set.builtIn.RetentionAge, StreamRetention: &set.builtIn.StreamRetention,
+	}, set.builtIn)...)
+	for _, policy := range set.policies {
+		target := policyTarget{policy.Channel, policy.Prefix}
+		t.row(policyRow(target.kind(), policy.Channel, policy, set.effective(target))...)
 	}
 	return t.flush()
 }
@@ -203,8 +199,10 @@ func (p *program) policyGetCommand() *cobra.Command {
 		Use:   "get CHANNEL",
 		Short: "Show what is set for a channel, and what applies to its streams",
 		Long: `Shows which bounds are set for exactly this channel, and those that are effective
-for its streams. With --prefix those for all channels that begin with CHANNEL and
-have no policy of their own. It is no error if nothing is set.`,
+for its streams, with the policy that each comes from: that of the channel, of a
+prefix, the default, or what is built in. With --prefix those for all channels
+that begin with CHANNEL and have no policy of their own. It is no error if nothing
+is set.`,
 		Example: `  fanfare policy get chat/messages
   fanfare policy get chat/ --prefix
   fanfare policy get --default
@@ -214,29 +212,21 @@ have no policy of their own. It is no error if nothing is set.`,
 			if err != nil {
 				return err
 			}
-			policy, bounds, err := o.getPolicy(cmd.Context(), target)
+			set, err := o.policySet(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return p.printPolicy(&o, policy, bounds)
+			return p.printPolicy(&o, set, target, set.effective(target))
 		}),
 	}
 	o.addFlags(cmd)
 	return cmd
 }
 
-func (o *policyOptions) getPolicy(ctx context.Context, t policyTarget) (policy backlog.Policy, bounds backlog.Bounds, err error) {
-	err = o.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		answer, err := fanfarev1.NewFanfareServiceClient(conn).GetPolicy(ctx, &fanfarev1.GetPolicyRequest{Channel: t.channel, Prefix: t.prefix})
-		if err != nil {
-			return err
-		}
-		policy, bounds = policyOf(answer.GetPolicy()), boundsOf(answer.GetEffective())
-		// Whatever the answer repeats of the question.
-		policy.Channel, policy.Prefix = t.channel, t.prefix
-		return nil
-	})
-	return policy, bounds, err
+// policySet asks for all policies.
+func (o *policyOptions) policySet(ctx context.Context) (policySet, error) {
+	answer, err := o.listPolicies(ctx)
+	return policySetOf(answer), err
 }
 
 // setPolicy replaces a policy and returns what applies from now on.
@@ -249,27 +239,31 @@ func (o *policyOptions) setPolicy(ctx context.Context, policy backlog.Policy) (b
 	return bounds, orUnanswered(err, "the policy may have been changed, and the same command again does no harm")
 }
 
-// printPolicy prints a policy and what applies to its streams.
-func (p *program) printPolicy(o *policyOptions, policy backlog.Policy, b backlog.Bounds) error {
+// printPolicy prints the policy of a target, what applies to its streams, and
+// from where in the set that is.
+func (p *program) printPolicy(o *policyOptions, set policySet, t policyTarget, b backlog.Bounds) error {
 	d := p.display(p.stdout)
+	policy, from := set.policy(t), set.sources(t)
 	return p.output(func(out io.Writer) error {
 		if o.json {
-			return d.jsonLines(out).write(newPolicyJSON(policy, b))
+			object := newPolicyJSON(policy, b)
+			object.Source = newSourcesJSON(from)
+			return d.jsonLines(out).write(object)
 		}
-		t := newTable(out, d, column{title: "BOUND"}, column{title: "SET", number: true}, column{title: "EFFECTIVE", number: true})
-		t.row(boundRow("backlog", setText(policy.Backlog, backlogText), backlogText(b.Backlog))...)
-		t.row(boundRow("retention-age", setText(policy.RetentionAge, retentionAgeText), retentionAgeText(b.RetentionAge))...)
-		t.row(boundRow("stream-retention", setText(policy.StreamRetention, ageText), ageText(b.StreamRetention))...)
-		return t.flush()
+		rows := newTable(out, d, column{title: "BOUND"}, column{title: "SET", number: true}, column{title: "EFFECTIVE", number: true}, column{title: "SOURCE"})
+		rows.row(boundRow("backlog", setText(policy.Backlog, backlogText), backlogText(b.Backlog), from.backlog)...)
+		rows.row(boundRow("retention-age", setText(policy.RetentionAge, retentionAgeText), retentionAgeText(b.RetentionAge), from.retentionAge)...)
+		rows.row(boundRow("stream-retention", setText(policy.StreamRetention, ageText), ageText(b.StreamRetention), from.streamRetention)...)
+		return rows.flush()
 	})
 }
 
-func boundRow(name, set, effective string) []cell {
+func boundRow(name, set, effective string, from source) []cell {
 	style := quietStyle
 	if set != inheritWord {
 		style = nil
 	}
-	return []cell{{name, nil}, {set, style}, {effective, goodStyle}}
+	return []cell{{name, nil}, {set, style}, {effective, goodStyle}, {sourceText(from), quietStyle}}
 }
 
 // setText is a bound of a policy as the flags of set take it.

@@ -37,19 +37,19 @@ func testPolicies(t *testing.T, s *server) {
 			t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 		}
 	}
-	const listTitles, titles = "APPLIES TO  CHANNEL  BACKLOG  RETENTION AGE  STREAM RETENTION", "BOUND  SET  EFFECTIVE"
+	const listTitles, titles = "APPLIES TO  CHANNEL  BACKLOG  RETENTION AGE  STREAM RETENTION", "BOUND  SET  EFFECTIVE  SOURCE"
 
 	expect(policy(), listTitles, "built-in 1000 any 7d")
-	expect(policy("get", "chat/messages"), titles, "backlog inherit 1000", "retention-age inherit any", "stream-retention inherit 7d")
+	expect(policy("get", "chat/messages"), titles, "backlog inherit 1000 built-in", "retention-age inherit any built-in", "stream-retention inherit 7d built-in")
 
 	// Each set changes what it names and leaves the rest.
-	expect(policy("set", "chat/messages", "--backlog", "5000"), titles, "backlog 5000 5000", "retention-age inherit any", "stream-retention inherit 7d")
-	expect(policy("set", "chat/messages", "--retention-age", "1d12h"), titles, "backlog 5000 5000", "retention-age 36h 36h", "stream-retention inherit 7d")
-	expect(policy("set", "chat/", "--prefix", "--backlog", "0", "--stream-retention", "30d"), titles, "backlog 0 0", "retention-age inherit any", "stream-retention 30d 30d")
-	expect(policy("set", "--default", "--retention-age", "90m"), titles, "backlog inherit 1000", "retention-age 1h30m 1h30m", "stream-retention inherit 7d")
-	expect(policy("get", "chat/messages"), titles, "backlog 5000 5000", "retention-age 36h 36h", "stream-retention inherit 30d")
-	expect(policy("get", "chat/other"), titles, "backlog inherit 0", "retention-age inherit 1h30m", "stream-retention inherit 30d")
-	expect(policy("set", "chat/messages", "--backlog", "inherit", "--retention-age", "any"), titles, "backlog inherit 0", "retention-age any any", "stream-retention inherit 30d")
+	expect(policy("set", "chat/messages", "--backlog", "5000"), titles, "backlog 5000 5000 channel", "retention-age inherit any built-in", "stream-retention inherit 7d built-in")
+	expect(policy("set", "chat/messages", "--retention-age", "1d12h"), titles, "backlog 5000 5000 channel", "retention-age 36h 36h channel", "stream-retention inherit 7d built-in")
+	expect(policy("set", "chat/", "--prefix", "--backlog", "0", "--stream-retention", "30d"), titles, `backlog 0 0 prefix "chat/"`, "retention-age inherit any built-in", `stream-retention 30d 30d prefix "chat/"`)
+	expect(policy("set", "--default", "--retention-age", "90m"), titles, "backlog inherit 1000 built-in", "retention-age 1h30m 1h30m default", "stream-retention inherit 7d built-in")
+	expect(policy("get", "chat/messages"), titles, "backlog 5000 5000 channel", "retention-age 36h 36h channel", `stream-retention inherit 30d prefix "chat/"`)
+	expect(policy("get", "chat/other"), titles, `backlog inherit 0 prefix "chat/"`, "retention-age inherit 1h30m default", `stream-retention inherit 30d prefix "chat/"`)
+	expect(policy("set", "chat/messages", "--backlog", "inherit", "--retention-age", "any"), titles, `backlog inherit 0 prefix "chat/"`, "retention-age any any channel", `stream-retention inherit 30d prefix "chat/"`)
 
 	list := []string{
 		listTitles, "built-in 1000 any 7d", "default (1000) 1h30m (7d)",
@@ -64,11 +64,17 @@ func testPolicies(t *testing.T, s *server) {
 		t.Errorf("the default as JSON: %v", out)
 	}
 
+	source := objects(t, policy("get", "chat/messages", "--json"))[0]["source"]
+	if want := "map[backlog:map[applies_to:prefix channel:chat/] retention_age_seconds:map[applies_to:channel channel:chat/messages] stream_retention_seconds:map[applies_to:prefix channel:chat/]]"; fmt.Sprint(source) != want {
+		t.Errorf("sources as JSON: %v, want %s", source, want)
+	}
+
 	// With its last bound a policy goes, as it does with remove.
 	policy("set", "chat/messages", "--retention-age", "inherit")
-	expect(policy("remove", "chat/", "--prefix"), titles, "backlog inherit 1000", "retention-age inherit 1h30m", "stream-retention inherit 7d")
+	expect(policy("remove", "chat/", "--prefix"), titles, "backlog inherit 1000 built-in", "retention-age inherit 1h30m default", "stream-retention inherit 7d built-in")
 	expect(policy("remove", "--default", "--json"), `{"channel":"","prefix":true,"backlog":null,"retention_age_seconds":null,"stream_retention_seconds":null,`+
-		`"effective":{"backlog":1000,"retention_age_seconds":0,"stream_retention_seconds":604800}}`)
+		`"effective":{"backlog":1000,"retention_age_seconds":0,"stream_retention_seconds":604800},`+
+		`"source":{"backlog":{"applies_to":"built-in"},"retention_age_seconds":{"applies_to":"built-in"},"stream_retention_seconds":{"applies_to":"built-in"}}}`)
 	expect(policy(), listTitles, "built-in 1000 any 7d")
 	again := command(t, "", "policy", "remove", "chat/messages", "--server", s.address)
 	if again.code != exitOK || again.stderr != "there was no such policy\n" {
@@ -91,8 +97,8 @@ func TestPolicyApplies(t *testing.T) {
 func TestPoliciesIgnoreTheEnvironment(t *testing.T) {
 	var set *fanfarev1.Policy
 	s := (&scriptedServer{
-		getPolicy: func(*fanfarev1.GetPolicyRequest) (*fanfarev1.GetPolicyResponse, error) {
-			return &fanfarev1.GetPolicyResponse{}, nil
+		listPolicies: func() (*fanfarev1.ListPoliciesResponse, error) {
+			return &fanfarev1.ListPoliciesResponse{}, nil
 		},
 		setPolicy: func(_ context.Context, request *fanfarev1.SetPolicyRequest) (*fanfarev1.SetPolicyResponse, error) {
 			set = request.GetPolicy()
@@ -146,8 +152,8 @@ func TestPolicyUsageErrors(t *testing.T) {
 
 // A change that nobody answered may have been made.
 func TestPolicyUnanswered(t *testing.T) {
-	s := &scriptedServer{getPolicy: func(*fanfarev1.GetPolicyRequest) (*fanfarev1.GetPolicyResponse, error) {
-		return &fanfarev1.GetPolicyResponse{}, nil
+	s := &scriptedServer{listPolicies: func() (*fanfarev1.ListPoliciesResponse, error) {
+		return &fanfarev1.ListPoliciesResponse{}, nil
 	}}
 	s.setPolicy = func(ctx context.Context, _ *fanfarev1.SetPolicyRequest) (*fanfarev1.SetPolicyResponse, error) {
 		<-s.conns // that of the question
@@ -164,9 +170,6 @@ func TestPolicyUnanswered(t *testing.T) {
 // A server that fails, is older, or is not there is an error, not a policy.
 func TestPoliciesOfOtherServers(t *testing.T) {
 	older := (&scriptedServer{
-		getPolicy: func(*fanfarev1.GetPolicyRequest) (*fanfarev1.GetPolicyResponse, error) {
-			return nil, status.Error(codes.Unimplemented, "method GetPolicy not implemented")
-		},
 		listPolicies: func() (*fanfarev1.ListPoliciesResponse, error) {
 			return nil, status.Error(codes.Unimplemented, "method ListPolicies not implemented")
 		},
@@ -181,16 +184,26 @@ func TestPoliciesOfOtherServers(t *testing.T) {
 	}
 }
 
-// What applies is resolved with what the server has built in, which may differ
-// from what this binary knows.
+// What applies, and why, is resolved with what the server has built in, which may
+// differ from what this binary knows.
 func TestEffectiveBounds(t *testing.T) {
 	five, hour := uint64(5), time.Hour
-	policies := []backlog.Policy{{Prefix: true, RetentionAge: &hour}, {Channel: "a", Prefix: true, Backlog: &five}, {Channel: "ab"}}
-	builtIn := backlog.Bounds{Backlog: 77, RetentionAge: time.Minute, StreamRetention: time.Second}
-	for i, frames := range []uint64{77, five, five} {
-		want := backlog.Bounds{Backlog: frames, RetentionAge: hour, StreamRetention: time.Second}
-		if got := effective(policies, builtIn, policies[i]); got != want {
+	set := policySet{
+		policies: []backlog.Policy{{Prefix: true, RetentionAge: &hour}, {Channel: "a", Prefix: true, Backlog: &five}, {Channel: "ab"}},
+		builtIn:  backlog.Bounds{Backlog: 77, RetentionAge: time.Minute, StreamRetention: time.Second},
+	}
+	for i, c := range []struct {
+		frames uint64
+		source string
+	}{{77, "built-in"}, {five, `prefix "a"`}, {five, `prefix "a"`}} {
+		target := policyTarget{set.policies[i].Channel, set.policies[i].Prefix}
+		want := backlog.Bounds{Backlog: c.frames, RetentionAge: hour, StreamRetention: time.Second}
+		if got := set.effective(target); got != want {
 			t.Errorf("policy %d: %+v, want %+v", i, got, want)
+		}
+		from := set.sources(target)
+		if sourceText(from.backlog) != c.source || sourceText(from.retentionAge) != "default" || sourceText(from.streamRetention) != "built-in" {
+			t.Errorf("policy %d: from %q, %q, %q", i, sourceText(from.backlog), sourceText(from.retentionAge), sourceText(from.streamRetention))
 		}
 	}
 }

@@ -83,10 +83,11 @@ time, the later may undo the earlier.`,
 			if err := bounds.change(cmd, &backlog.Policy{Channel: target.channel, Prefix: target.prefix}); err != nil {
 				return err
 			}
-			policy, _, err := o.getPolicy(cmd.Context(), target)
+			set, err := o.policySet(cmd.Context())
 			if err != nil {
 				return err
 			}
+			policy := set.policy(target)
 			if err := bounds.change(cmd, &policy); err != nil {
 				return err
 			}
@@ -94,12 +95,20 @@ time, the later may undo the earlier.`,
 			if err != nil {
 				return err
 			}
-			return p.printPolicy(&o, policy, effective)
+			return unprintedPolicy(p.printPolicy(&o, set.with(policy), target, effective))
 		}),
 	}
 	o.addFlags(cmd)
 	bounds.addFlags(cmd)
 	return cmd
+}
+
+// unprintedPolicy adds to an error of standard output that the change is made.
+func unprintedPolicy(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w; the policy is changed", err)
 }
 
 func (p *program) policyRemoveCommand() *cobra.Command {
@@ -118,7 +127,7 @@ that does not exist does nothing and is no error.`,
 			if err != nil {
 				return err
 			}
-			before, _, err := o.getPolicy(cmd.Context(), target)
+			set, err := o.policySet(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -127,10 +136,10 @@ that does not exist does nothing and is no error.`,
 			if err != nil {
 				return err
 			}
-			if !before.Sets() {
+			if before := set.policy(target); !before.Sets() {
 				fmt.Fprintln(p.stderr, "there was no such policy")
 			}
-			return p.printPolicy(&o, removed, effective)
+			return unprintedPolicy(p.printPolicy(&o, set.with(removed), target, effective))
 		}),
 	}
 	o.addFlags(cmd)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -26,6 +27,9 @@ func parseBacklog(text string) (*uint64, error) {
 		return nil, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
+	if errors.Is(err, strconv.ErrRange) {
+		return nil, usagef("--backlog must be below 2^63")
+	}
 	if err != nil {
 		return nil, usagef("--backlog %q is neither a number of frames nor %s", text, inheritWord)
 	}
@@ -127,14 +131,6 @@ func boundsOf(b *fanfarev1.Bounds) backlog.Bounds {
 	}
 }
 
-// effective resolves what applies to the streams of policy p among all policies,
-// where builtIn is what the server has for fields that none sets.
-func effective(policies []backlog.Policy, builtIn backlog.Bounds, p backlog.Policy) backlog.Bounds {
-	// Last, it comes after a default that is set.
-	last := backlog.Policy{Prefix: true, Backlog: &builtIn.Backlog, RetentionAge: &builtIn.RetentionAge, StreamRetention: &builtIn.StreamRetention}
-	return backlog.BoundsOf(append(policies[:len(policies):len(policies)], last), p.Channel, p.Prefix)
-}
-
 // The objects that fanfare policy prints with --json. A bound that is null is
 // inherited; a retention age of 0 is any age.
 type (
@@ -143,6 +139,8 @@ type (
 		Prefix  bool   `json:"prefix"`
 		setJSON
 		Effective effectiveJSON `json:"effective"`
+		// Source is absent in lists, where it is on the other lines.
+		Source *sourcesJSON `json:"source,omitempty"`
 	}
 	setJSON struct {
 		Backlog         *uint64  `json:"backlog"`
@@ -153,6 +151,17 @@ type (
 		Backlog         uint64  `json:"backlog"`
 		RetentionAge    float64 `json:"retention_age_seconds"`
 		StreamRetention float64 `json:"stream_retention_seconds"`
+	}
+	sourcesJSON struct {
+		Backlog         sourceJSON `json:"backlog"`
+		RetentionAge    sourceJSON `json:"retention_age_seconds"`
+		StreamRetention sourceJSON `json:"stream_retention_seconds"`
+	}
+	sourceJSON struct {
+		// AppliesTo is channel, prefix, default or built-in.
+		AppliesTo string `json:"applies_to"`
+		// Channel is that of a channel or a prefix.
+		Channel string `json:"channel,omitempty"`
 	}
 )
 

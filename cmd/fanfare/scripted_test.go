@@ -24,7 +24,6 @@ type scriptedServer struct {
 	publishStream func(fanfarev1.FanfareService_PublishStreamServer) error
 	subscribe     func(fanfarev1.FanfareService_SubscribeServer) error
 	listStreams   func(*fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error)
-	getPolicy     func(*fanfarev1.GetPolicyRequest) (*fanfarev1.GetPolicyResponse, error)
 	listPolicies  func() (*fanfarev1.ListPoliciesResponse, error)
 	setPolicy     func(context.Context, *fanfarev1.SetPolicyRequest) (*fanfarev1.SetPolicyResponse, error)
 
@@ -117,10 +116,6 @@ func (s *scriptedServer) Subscribe(_ *fanfarev1.SubscribeRequest, stream fanfare
 
 func (s *scriptedServer) ListStreams(_ context.Context, request *fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error) {
 	return s.listStreams(request)
-}
-
-func (s *scriptedServer) GetPolicy(_ context.Context, request *fanfarev1.GetPolicyRequest) (*fanfarev1.GetPolicyResponse, error) {
-	return s.getPolicy(request)
 }
 
 func (s *scriptedServer) ListPolicies(context.Context, *fanfarev1.ListPoliciesRequest) (*fanfarev1.ListPoliciesResponse, error) {
