@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,41 +26,54 @@ const socketMode = 0o600
 // authentication whoever reaches the server may publish and read everything, so
 // only this host may, unless remote is true.
 func checkAddress(ctx context.Context, flag, address string, remote bool) error {
-	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
-		if !strings.HasPrefix(path, "/") {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		if !strings.HasPrefix(path, "///") {
 			return usagef("--%s %q: a Unix socket is written unix:///PATH, with an absolute path", flag, address)
 		}
 		return nil
 	}
-	host, _, err := net.SplitHostPort(address)
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return usagef("--%s %q is neither host:port nor unix:///PATH", flag, address)
 	}
-	if remote || isLoopback(ctx, host) {
+	if _, err := net.DefaultResolver.LookupPort(ctx, "tcp", port); err != nil {
+		return usagef("--%s %q: the port must be a number from 0 to 65535", flag, address)
+	}
+	if remote {
+		return nil
+	}
+	loopback, err := isLoopback(ctx, host)
+	if err != nil {
+		return usagef("--%s %q: the host %s does not resolve (%s): name an address of this host, as 127.0.0.1 or localhost", flag, address, host, lookupCause(err))
+	}
+	if loopback {
 		return nil
 	}
 	return usagef("--%s %s would let other hosts connect, without authentication: bind to 127.0.0.1 or a Unix socket, or accept that with --insecure-allow-remote", flag, address)
 }
 
 // isLoopback reports whether all addresses of host are loopback ones. The empty
-// host means all interfaces.
-func isLoopback(ctx context.Context, host string) bool {
-	if ip := net.ParseIP(host); ip != nil {
-		return ip.IsLoopback()
-	}
+// host means all interfaces. The error is that host has none.
+func isLoopback(ctx context.Context, host string) (bool, error) {
 	if host == "" {
-		return false
+		return false, nil
 	}
 	ips, err := net.DefaultResolver.LookupIPAddr(ctx, host)
-	if err != nil || len(ips) == 0 {
-		return false
+	if err != nil {
+		return false, err
 	}
-	for _, ip := range ips {
-		if !ip.IP.IsLoopback() {
-			return false
-		}
+	others := slices.ContainsFunc(ips, func(ip net.IPAddr) bool { return !ip.IP.IsLoopback() })
+	return len(ips) > 0 && !others, nil
+}
+
+// lookupCause is the error of a lookup without the name and the server that was
+// asked.
+func lookupCause(err error) string {
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) {
+		return lookup.Err
 	}
-	return true
+	return err.Error()
 }
 
 // portInUseError says that a process serves on the address of a flag.
@@ -86,6 +101,9 @@ func listen(ctx context.Context, flag, address string) (socket, error) {
 		return nil, err
 	}
 	lis, err := listenUnix(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("--%s %s: the directory %s does not exist: create it, or choose another path", flag, address, filepath.Dir(path))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
 	}

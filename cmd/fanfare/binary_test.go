@@ -222,10 +222,14 @@ func headOf(t *testing.T, address, channel, scope string) int {
 func TestSecondSignal(t *testing.T) {
 	p := startEmbeddedProcess(t, "--drain-delay", "1h")
 	p.signal(os.Interrupt)
+	p.stderr.await(t, "a second signal ends it at once")
 	p.stderr.await(t, "draining")
 	p.signal(os.Interrupt)
 	if err := p.end(); err == nil {
 		t.Error("the server ended as if it had drained")
+	}
+	if log := p.stderr.String(); !strings.HasSuffix(log, "fanfare: ended at once by a second signal\n") {
+		t.Errorf("the log ends with %q", log)
 	}
 }
 

@@ -31,7 +31,7 @@ Closing a stream that is closed or does not exist does nothing and is no error.`
 					fmt.Fprintln(p.stderr, "the stream was closed before, or does not exist")
 				}
 				if _, err := fmt.Fprintln(p.stdout, positionText(answer.GetLast())); err != nil {
-					return &outputError{err}
+					return fmt.Errorf("%w; the stream is closed", &outputError{err})
 				}
 				return nil
 			})

@@ -86,6 +86,12 @@ func TestUsageErrors(t *testing.T) {
 		{"unspecified IPv6", []string{"serve", "--store", "postgres://h/d", "--grpc", "[::]:7420"}, []string{"--insecure-allow-remote"}},
 		{"no port", []string{"serve", "--store", "postgres://h/d", "--grpc", "127.0.0.1"}, []string{"neither host:port nor unix:///PATH"}},
 		{"relative socket", []string{"serve", "--store", "postgres://h/d", "--grpc", "unix://run/f.sock"}, []string{"absolute path"}},
+		{"socket of gRPC's form", []string{"serve", "--store", "postgres://h/d", "--grpc", "unix:/tmp/x"}, []string{`--grpc "unix:/tmp/x": a Unix socket is written unix:///PATH`}},
+		{"unknown host", []string{"serve", "--store", "postgres://h/d", "--grpc", "nosuchhost.invalid:7777"}, []string{"the host nosuchhost.invalid does not resolve"}},
+		{"large port", []string{"serve", "--store", "postgres://h/d", "--grpc", "127.0.0.1:99999"}, []string{"the port must be a number from 0 to 65535"}},
+		{"negative port", []string{"serve", "--store", "postgres://h/d", "--grpc", "127.0.0.1:-1", "--insecure-allow-remote"}, []string{"the port must be a number from 0 to 65535"}},
+		{"huge backlog", []string{"serve", "--backlog", "99999999999999999999"}, []string{`--backlog takes a number, at most 9223372036854775807, not "99999999999999999999"; see`}},
+		{"huge backlog of a policy", []string{"policy", "set", "c", "--backlog", "99999999999999999999"}, []string{"--backlog must be below 2^63"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := command(t, "", c.args...)
@@ -124,8 +130,12 @@ func TestHelp(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if out := mustRun(t, "", "version"); !strings.HasPrefix(out, "fanfare ") {
+	out := mustRun(t, "", "version")
+	if !strings.HasPrefix(out, "fanfare ") {
 		t.Errorf("version prints %q", out)
+	}
+	if flag := mustRun(t, "", "--version"); flag != out {
+		t.Errorf("--version prints %q, version %q", flag, out)
 	}
 }
 
@@ -144,7 +154,7 @@ func TestEnvironment(t *testing.T) {
 		{"variable", []string{other}, []string{"streams"}, exitFailed, "127.0.0.2:1", ""},
 		{"flag wins", []string{other}, []string{"streams", "--server", deadServer}, exitFailed, deadServer, "127.0.0.2"},
 		{"empty counts as none", []string{"FANFARE_FROM="}, []string{"subscribe", "c", "s", "--server", deadServer}, exitFailed, "no server answers", ""},
-		{"bad value", []string{"FANFARE_COUNT=many"}, []string{"subscribe", "c", "s"}, exitUsage, "FANFARE_COUNT", ""},
+		{"bad value", []string{"FANFARE_COUNT=many"}, []string{"subscribe", "c", "s"}, exitUsage, `FANFARE_COUNT takes a number from 0 to 18446744073709551615, not "many"; see`, "strconv"},
 		{"bad start", []string{"FANFARE_FROM=x"}, []string{"subscribe", "c", "s"}, exitUsage, "--from", ""},
 		{"dashes", []string{"FANFARE_DRAIN_DELAY=-1s", "FANFARE_STORE=postgres://h/d"}, []string{"serve"}, exitUsage, "--drain-delay must not", ""},
 		{"exclusion among variables", []string{"FANFARE_DATA=x", "FANFARE_LINES=true"}, []string{"publish", "c", "s"}, exitUsage, "--data and --lines exclude", ""},
@@ -152,6 +162,7 @@ func TestEnvironment(t *testing.T) {
 		{"of another command", []string{"FANFARE_FROM=x"}, []string{"streams", "--server", deadServer}, exitFailed, "no server answers", "warning"},
 		{"unknown", []string{"FANFARE_SEVER=x", "FANFARE_SCHEME=y"}, []string{"version"}, exitOK, "warning: no flag belongs to the environment variable FANFARE_SCHEME, FANFARE_SEVER\n", ""},
 		{"Kubernetes", []string{"FANFARE_SERVICE_HOST=10.0.0.1", "FANFARE_PORT=tcp://10.0.0.1:7420", "FANFARE_PORT_7420_TCP=x", "FANFARE_TEST_X=y", "PATH=/bin"}, []string{"version"}, exitOK, "", "warning"},
+		{"version is no flag", []string{"FANFARE_VERSION=true"}, nil, exitUsage, "environment variable FANFARE_VERSION", ""},
 		{"help is no flag", []string{"FANFARE_HELP=true"}, []string{"streams", "--server", deadServer}, exitFailed, "no server answers", "Usage"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

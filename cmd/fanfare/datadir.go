@@ -29,7 +29,11 @@ func dataDir(given string, env map[string]string) (string, error) {
 	if home := env["HOME"]; filepath.IsAbs(home) {
 		return filepath.Join(home, ".local", "share", "fanfare"), nil
 	}
-	return "", usagef("there is no place for the data, since HOME is not set: name a directory with --data-dir, or a database with --store")
+	problem := "is not set"
+	if home := env["HOME"]; home != "" {
+		problem = fmt.Sprintf("is %q, which is not an absolute path", home)
+	}
+	return "", usagef("there is no place for the data, since HOME %s: name a directory with --data-dir, or a database with --store", problem)
 }
 
 // makeDataDir creates the data directory and its parents where they are missing.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,10 +36,20 @@ func onlyOnCommandLine(cmd *cobra.Command, flags ...string) {
 	}
 }
 
+// fromVariable marks flags that a variable has set.
+const fromVariable = "fanfare_from_variable"
+
+// onCommandLine reports whether a flag stands on the command line.
+func onCommandLine(flags *pflag.FlagSet, name string) bool {
+	f := flags.Lookup(name)
+	_, variable := f.Annotations[fromVariable]
+	return f.Changed && !variable
+}
+
 // hasVariable reports whether a variable of the environment may set a flag.
 func hasVariable(f *pflag.Flag) bool {
 	_, only := f.Annotations[commandLineOnly]
-	return !only && f.Name != "help"
+	return !only && f.Name != "help" && f.Name != "version"
 }
 
 // parseEnvironment turns "NAME=value" entries into a map.
@@ -69,7 +80,7 @@ func (p *program) applyEnvironment(cmd *cobra.Command) error {
 			return
 		}
 		if err := setFromVariable(cmd.Flags(), f, value); err != nil {
-			errs = append(errs, fmt.Sprintf("%s: %v", variableName(f.Name), err))
+			errs = append(errs, variableError(f, err))
 		}
 	})
 	if len(errs) > 0 {
@@ -106,7 +117,18 @@ func setFromVariable(flags *pflag.FlagSet, f *pflag.Flag, value string) error {
 			return err
 		}
 	}
-	return nil
+	return flags.SetAnnotation(f.Name, fromVariable, nil)
+}
+
+// variableError is the text of an error of setting a flag from its variable.
+func variableError(f *pflag.Flag, err error) string {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		if text := invalidValue(variableName(f.Name), invalid); text != "" {
+			return text
+		}
+	}
+	return fmt.Sprintf("%s: %v", variableName(f.Name), err)
 }
 
 func checkExclusions(cmd *cobra.Command) error {

@@ -23,15 +23,12 @@ func hint(cmd *cobra.Command, err error) string {
 func hintText(cmd *cobra.Command, err error) string {
 	var usage *usageError
 	var unknown *pflag.NotExistError
-	var invalid *pflag.InvalidValueError
 	var word string
 	switch {
 	case errors.As(err, &usage):
 		return usage.hint
 	case errors.As(err, &unknown):
 		return flagHint(cmd, unknown)
-	case errors.As(err, &invalid):
-		return valueHint(invalid.GetFlag())
 	}
 	// The library has no type for this one.
 	if _, scanning := fmt.Sscanf(err.Error(), "unknown command %q", &word); scanning == nil {
@@ -62,19 +59,35 @@ func flagHint(cmd *cobra.Command, unknown *pflag.NotExistError) string {
 	return didYouMean(meant)
 }
 
-// valueHint says what a flag takes.
-func valueHint(f *pflag.Flag) string {
-	takes := map[string]string{
-		"uint64":   "a number, 0 or more",
-		"int64":    "a number",
-		"int":      "a number",
-		"duration": "a duration such as 500ms, 30s or 5m",
-		"bool":     "true or false, as in --" + f.Name + "=false",
-	}[f.Value.Type()]
+// valueTypes say what flags take, by the library's types.
+var valueTypes = map[string]string{
+	"uint64":   "a number from 0 to 18446744073709551615",
+	"int64":    "a number, at most 9223372036854775807",
+	"int":      "a number, at most 9223372036854775807",
+	"duration": "a duration such as 500ms, 30s or 5m, at most 2562047h",
+	"bool":     "true or false",
+}
+
+// errorText is the message of an error of the command line.
+func errorText(err error) string {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		if text := invalidValue("--"+invalid.GetFlag().Name, invalid); text != "" {
+			return text
+		}
+	}
+	return err.Error()
+}
+
+// invalidValue says what a flag takes that got something else, instead of which
+// function could not parse it; "" if the flag says so itself. name is how the
+// flag was given.
+func invalidValue(name string, err *pflag.InvalidValueError) string {
+	takes := valueTypes[err.GetFlag().Value.Type()]
 	if takes == "" {
 		return ""
 	}
-	return fmt.Sprintf("--%s takes %s;", f.Name, takes)
+	return fmt.Sprintf("%s takes %s, not %q", name, takes, err.GetValue())
 }
 
 func commandNames(parent *cobra.Command) []string {

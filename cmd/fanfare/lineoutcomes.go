@@ -116,6 +116,17 @@ func (o *lineOutcomes) texts(sent sentLines) []string {
 	return texts
 }
 
+// advice says how to publish the rest of the input, if it is known where that
+// begins: after lines that are all stored, with none of which it is not known.
+func (o *lineOutcomes) advice(sent sentLines) []string {
+	uncertain := !o.unknown.empty() || o.first != nil && o.first.uncertain()
+	stored := o.stored.ranges
+	if uncertain || len(stored) != 1 || stored[0].first != 1 || sent.all && stored[0].last == sent.count {
+		return nil
+	}
+	return []string{fmt.Sprintf("to go on: tail -n +%d FILE | fanfare publish …", stored[0].last+1)}
+}
+
 // failedLine is a line that was answered with an error.
 type failedLine struct {
 	line uint64

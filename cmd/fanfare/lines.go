@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,13 +38,15 @@ type lineRun struct {
 	// window holds one entry for each line that was sent and is not settled: the
 	// bytes of the input that it took.
 	window chan int64
-	// failed is closed at the first answer that is an error: no further line is
-	// sent.
+	// failed is closed at the first answer that is an error, and when standard
+	// output is lost: no further line is sent.
 	failed chan struct{}
 	// outcomes are those of the answers that came.
 	outcomes *lineOutcomes
 	out      *bufio.Writer
 	printer  positionPrinter
+	// unwritten is why positions are not printed any more; nil while they are.
+	unwritten error
 	// meter shows the lines that are settled, or the settledBytes that they took if
 	// byBytes is true.
 	meter        *meter
@@ -231,12 +235,18 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 }
 
 // receive takes answers and prints positions until the call ends, whose error it
-// returns: io.EOF at the good end.
+// returns: io.EOF at the good end. Without standard output it goes on, to learn
+// what became of the lines that are on their way.
 func (r *lineRun) receive(ctx context.Context) error {
 	answers := receive(r.call.Recv, ctx.Done())
-	stopping := false
+	stop := sync.OnceFunc(func() { close(r.failed) })
 	for {
 		answer, err := nextFlushed(answers, r.out)
+		if output := (*outputError)(nil); errors.As(err, &output) {
+			r.loseOutput(err)
+			stop()
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -244,17 +254,23 @@ func (r *lineRun) receive(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if answer.GetError() != nil && !stopping {
-			stopping = true
-			close(r.failed)
+		if answer.GetError() != nil {
+			stop()
 		}
 		if !r.leaveWindow(len(settled)) {
 			return errStrayAnswer
 		}
 		if err := r.print(settled); err != nil {
-			return err
+			r.loseOutput(err)
+			stop()
 		}
 	}
+}
+
+// loseOutput notes that nothing can be printed any more, and why.
+func (r *lineRun) loseOutput(err error) {
+	r.unwritten = cmp.Or(r.unwritten, err)
+	r.out.Reset(io.Discard)
 }
 
 // leaveWindow makes room for as many lines as were settled; false if not so many
@@ -297,13 +313,13 @@ func (r *lineRun) finish(ctx context.Context, ending error, sent sentLines, o *p
 	// cases what was not answered may have been stored.
 	refused := errorReason(status.Convert(ending)) == drainingReason
 	rest := r.outcomes.end(sent.count, refused)
-	var output *outputError
-	if !errors.As(ending, &output) {
-		if err := errors.Join(r.print(rest), flush(r.out)); err != nil {
-			ending = err
-		}
+	if err := cmp.Or(r.print(rest), flush(r.out)); err != nil {
+		r.loseOutput(err)
 	}
 	var causes []string
+	if r.unwritten != nil {
+		causes = append(causes, r.unwritten.Error())
+	}
 	if first := r.outcomes.first; first != nil {
 		causes = append(causes, first.text())
 	}
@@ -318,5 +334,5 @@ func (r *lineRun) finish(ctx context.Context, ending error, sent sentLines, o *p
 	if len(causes) == 0 {
 		return nil
 	}
-	return errors.New(strings.Join(append(causes, r.outcomes.texts(sent)...), "; "))
+	return errors.New(strings.Join(slices.Concat(causes, r.outcomes.texts(sent), r.outcomes.advice(sent)), "; "))
 }

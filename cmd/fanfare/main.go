@@ -12,9 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/fatih/color"
 	"github.com/spf13/cobra"
@@ -33,18 +31,6 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 }
 
-// watchSignals asks for an orderly end at the first signal and ends the process
-// at the second. It does not rely on the signals' default, which is to be ignored
-// for the first process of a container and for a shell's background jobs.
-func watchSignals(cancel context.CancelFunc) {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	<-signals
-	cancel()
-	<-signals
-	os.Exit(exitFailed)
-}
-
 // run executes the command line args (without the program's name) with the
 // environment env ("NAME=value" each) and returns the exit code. The end of ctx
 // is what a signal is: it drains a server and ends a subscription.
@@ -61,7 +47,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		p.print(errorStyle, cmd, failed.Error())
 		return exitFailed
 	}
-	if message := err.Error(); message != "" {
+	if message := errorText(err); message != "" {
 		p.print(errorStyle, cmd, fmt.Sprintf("%s; %ssee %s --help", message, hint(cmd, err), cmd.CommandPath()))
 	}
 	return exitUsage
@@ -104,6 +90,7 @@ const (
 )
 
 func (p *program) rootCommand() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "fanfare",
 		Short: "What is published to a stream reaches every subscriber, in order, once",
@@ -133,6 +120,9 @@ is FANFARE_LISTEN_DATABASE_URL. Flags come before the environment. Exit codes:
 		DisableSuggestions: true, // hint makes them, on the one line
 		PersistentPreRunE:  func(cmd *cobra.Command, _ []string) error { return p.applyEnvironment(cmd) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				return action(p.printVersion)(cmd, nil)
+			}
 			cmd.SetOut(p.stderr)
 			if err := cmd.Help(); err != nil {
 				return &failure{err}
@@ -144,6 +134,7 @@ is FANFARE_LISTEN_DATABASE_URL. Flags come before the environment. Exit codes:
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
 	root.PersistentFlags().Var(&p.color, "color", "`WHEN` to use colours: auto, on a terminal unless NO_COLOR is set; always; never (default auto)")
+	root.Flags().BoolVar(&version, "version", false, "print the version, as fanfare version does")
 	p.addCommands(root)
 	return root
 }

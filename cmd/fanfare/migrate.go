@@ -31,7 +31,7 @@ needs this command only to find out in advance whether that works.`,
 			if o.store == "" {
 				return usagef("--store is needed, as --store %s or in FANFARE_STORE; the embedded store is migrated by fanfare serve", postgresForm)
 			}
-			if err := o.check(p.env, cmd.Flags().Changed); err != nil {
+			if err := o.check(p.env, cmd.Flags()); err != nil {
 				return err
 			}
 			if o.path == sqlitebacklog.MemoryPath {

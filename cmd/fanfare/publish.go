@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +56,7 @@ shows how far a long run is.`,
 			if err != nil {
 				return err
 			}
+			surviveBrokenPipes()
 			if o.lines {
 				return p.publishLines(cmd.Context(), &o, frame)
 			}
@@ -151,19 +153,28 @@ func (p *program) publishOne(ctx context.Context, o *publishOptions, cmd *cobra.
 			return err
 		}
 		out := bufio.NewWriter(p.stdout)
-		printer := positionPrinter{out, o.json}
-		if err := printer.print(answer, 0); err != nil {
-			return err
+		if err := cmp.Or(positionPrinter{out, o.json}.print(answer, 0), flush(out)); err != nil {
+			return unprinted(err, answer)
 		}
 		if answer.GetDuplicate() && !o.json {
 			fmt.Fprintln(p.stderr, "the key is known: nothing was stored, this is the position of the first publish")
 		}
-		return flush(out)
+		return nil
 	})
 	if o.key == "" {
 		return orUnanswered(err, "the frame may have been stored, and a retry may store it twice: only a retry with the same --key is safe")
 	}
 	return orUnanswered(err, "the frame may have been stored; retry with the same --key to learn it")
+}
+
+// unprinted adds to an error of standard output what became of the frame, which
+// a retry without a key would store twice.
+func unprinted(err error, answer *fanfarev1.PublishResponse) error {
+	position := positionText(answer.GetPosition())
+	if answer.GetDuplicate() {
+		return fmt.Errorf("%w; the key is known: nothing was stored, the first publish is at %s", err, position)
+	}
+	return fmt.Errorf("%w; the frame is stored, at %s", err, position)
 }
 
 // payload reads the payload from where the flags say.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fanfare-io/fanfare/backlog"
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog"
@@ -68,7 +69,7 @@ There is no authentication yet, so it serves this host only.`,
 		Args: noArguments,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
 			o.setBacklog, o.setHTTP = cmd.Flags().Changed("backlog"), cmd.Flags().Changed("http")
-			if err := o.check(cmd.Context(), p.env, cmd.Flags().Changed); err != nil {
+			if err := o.check(cmd.Context(), p.env, cmd.Flags()); err != nil {
 				return err
 			}
 			logger, err := newLogger(p.stderr, o.logLevel, o.logFormat)
@@ -99,10 +100,10 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 }
 
-// check refuses what cannot be served, and completes the options. given tells
-// whether a flag was.
-func (o *serveOptions) check(ctx context.Context, env map[string]string, given func(flag string) bool) error {
-	if err := o.storeOptions.check(env, given); err != nil {
+// check refuses what cannot be served, and completes the options. flags
+// are those that were given.
+func (o *serveOptions) check(ctx context.Context, env map[string]string, flags *pflag.FlagSet) error {
+	if err := o.storeOptions.check(env, flags); err != nil {
 		return err
 	}
 	switch {

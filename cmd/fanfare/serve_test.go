@@ -195,8 +195,8 @@ func TestLoopback(t *testing.T) {
 		"127.0.0.1": true, "127.8.9.1": true, "::1": true, "localhost": true,
 		"": false, "0.0.0.0": false, "::": false, "192.0.2.1": false,
 	} {
-		if isLoopback(t.Context(), host) != want {
-			t.Errorf("isLoopback(%q) is not %t", host, want)
+		if got, err := isLoopback(t.Context(), host); got != want || err != nil {
+			t.Errorf("isLoopback(%q) is %t, %v", host, got, err)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog"
 	"github.com/fanfare-io/fanfare/backlog/sqlitebacklog"
@@ -19,6 +20,10 @@ const (
 	// of its file; nothing stands for the file in the data directory.
 	sqlitePrefix = "sqlite:"
 )
+
+// fileInUse is what the embedded store says of a file that another process has.
+// Only the words tell: it has no error of its own for it.
+const fileInUse = "in use by another process"
 
 // storeOptions say which store a command works on.
 type storeOptions struct {
@@ -42,12 +47,15 @@ func (o *storeOptions) addFlags(cmd *cobra.Command) {
 
 // check refuses a store of a kind that this version has not, and what of a URL
 // and a schema's name is wrong whatever the server says. It completes the
-// options: env says where the data directory is. given tells whether a flag was
-// given.
-func (o *storeOptions) check(env map[string]string, given func(flag string) bool) error {
+// options: env says where the data directory is. flags are those that were given.
+func (o *storeOptions) check(env map[string]string, flags *pflag.FlagSet) error {
 	switch {
+	case flags.Changed("data-dir") && o.dataDir == "":
+		return usagef("--data-dir must not be empty")
+	case o.store != "" && o.store != sqlitePrefix && onCommandLine(flags, "store") && onCommandLine(flags, "data-dir"):
+		return usagef("--data-dir is where %s is, and --store names another place: give one of the two", dataFile)
 	case o.embedded():
-		if err := o.locate(env); err != nil || !given("schema") {
+		if err := o.locate(env); err != nil || !flags.Changed("schema") {
 			return err
 		}
 		return o.postgreSQLOnly("--schema")
@@ -87,6 +95,11 @@ func (o *storeOptions) locate(env map[string]string) error {
 	case strings.HasPrefix(path, "//") && !strings.HasPrefix(path, "///"):
 		// Programs differ in what they read in such a URL.
 		return usagef("--store %s is ambiguous: write sqlite:PATH, as in sqlite:%s or sqlite:/var/lib/fanfare/%s", o.store, dataFile, dataFile)
+	case strings.Trim(path, ":") == strings.Trim(sqlitebacklog.MemoryPath, ":") && path != "memory":
+		// It would be a file of this name, which is hardly meant.
+		return &usageError{fmt.Sprintf("--store %s is not the store in memory", o.store), didYouMean([]string{sqlitePrefix + sqlitebacklog.MemoryPath})}
+	case strings.HasPrefix(path, "file:"):
+		return usagef("--store %s: URIs of SQLite and their parameters are not taken: write sqlite:PATH, as in sqlite:%s", o.store, dataFile)
 	}
 	var err error
 	o.path, err = filepath.Abs(path)
@@ -102,6 +115,9 @@ func (o *storeOptions) openFile(ctx context.Context, config sqlitebacklog.Config
 	}
 	config.Path = o.path
 	store, err := sqlitebacklog.Open(ctx, config)
+	if err != nil && strings.Contains(err.Error(), fileInUse) {
+		err = fmt.Errorf("%w; a server may be running on it already: fanfare health asks the one at %s, and --server another", err, defaultAddress)
+	}
 	if err != nil && o.inDataDir {
 		// The store's own advice knows no flags.
 		err = fmt.Errorf("%w; --data-dir names another data directory", err)

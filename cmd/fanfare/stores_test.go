@@ -88,7 +88,11 @@ func TestEmbeddedStores(t *testing.T) {
 		{"sqlite://" + filepath.Join(dir, "slashes.db"), filepath.Join(dir, "slashes.db")},
 	} {
 		t.Run(c.store, func(t *testing.T) {
-			s := startServer(t, c.store, "--data-dir", "data")
+			var more []string
+			if c.store == "sqlite:" {
+				more = []string{"--data-dir", "data"}
+			}
+			s := startServer(t, c.store, more...)
 			mustRun(t, "", "publish", "c", "s", "--data", "x", "--server", s.address)
 			if out := s.stdout.String(); !strings.HasPrefix(out, "data in "+c.file+"\n") {
 				t.Errorf("printed %q", out)
@@ -129,18 +133,31 @@ func TestEmbeddedStoreRefusals(t *testing.T) {
 		{"listener", nil, []string{"--data-dir", dir, "--listen-database-url", "postgres://h/d"}, []string{"--listen-database-url is for PostgreSQL", file}},
 		{"migrate off", nil, []string{"--data-dir", dir, "--migrate", "off"}, []string{"--migrate off is for PostgreSQL", file}},
 		{"no home", nil, nil, []string{"HOME is not set", "--data-dir", "--store"}},
-		{"relative homes", []string{"HOME=h", "XDG_DATA_HOME=x"}, nil, []string{"HOME is not set", "--data-dir"}},
+		{"relative homes", []string{"HOME=h", "XDG_DATA_HOME=x"}, nil, []string{`HOME is "h", which is not an absolute path`, "--data-dir"}},
+		{"no data directory", home, []string{"--data-dir", ""}, []string{"--data-dir must not be empty"}},
+		{"a file and a directory", home, []string{"--data-dir", dir, "--store", "sqlite:" + file}, []string{"--data-dir is where fanfare.db is, and --store names another place"}},
+		{"a database and a directory", home, []string{"--data-dir", dir, "--store", "postgres://h/d"}, []string{"--store names another place"}},
+		{"memory and a directory", home, []string{"--data-dir", dir, "--store", "sqlite::memory:"}, []string{"--store names another place"}},
+		{"memory misspelt", home, []string{"--store", "sqlite:memory:"}, []string{"did you mean sqlite::memory:?"}},
+		{"memory misspelt otherwise", home, []string{"--store", "sqlite::memory"}, []string{"did you mean sqlite::memory:?"}},
+		{"URI of SQLite", home, []string{"--store", "sqlite:file:x?mode=ro"}, []string{"sqlite:file:x?mode=ro", "URIs of SQLite and their parameters are not taken: write sqlite:PATH"}},
 		{"ambiguous", home, []string{"--store", "sqlite://fanfare.db"}, []string{"sqlite://fanfare.db is ambiguous", "sqlite:fanfare.db"}},
 		{"one address for both", home, []string{"--grpc", "127.0.0.1:7420", "--http", "127.0.0.1:7420"}, []string{"--grpc and --http are both 127.0.0.1:7420"}},
 		{"remote HTTP", home, []string{"--http", "0.0.0.0:7480"}, []string{"--http 0.0.0.0:7480 would let other hosts connect", "--insecure-allow-remote"}},
 		{"no HTTP port", home, []string{"--http", "127.0.0.1"}, []string{`--http "127.0.0.1" is neither host:port nor unix:///PATH`}},
 		{"relative HTTP socket", home, []string{"--http", "unix://run/f.sock"}, []string{"--http", "absolute path"}},
+		{"HTTP socket of gRPC's form", home, []string{"--http", "unix:/run/f.sock"}, []string{`--http "unix:/run/f.sock": a Unix socket is written unix:///PATH`}},
+		{"unknown HTTP host", home, []string{"--http", "nosuchhost.invalid:7777"}, []string{`--http "nosuchhost.invalid:7777"`, "nosuchhost.invalid does not resolve"}},
+		{"large HTTP port", home, []string{"--http", "127.0.0.1:99999"}, []string{`--http "127.0.0.1:99999": the port must be a number from 0 to 65535`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := commandWith(t, c.env, "", append([]string{"serve"}, c.args...)...)
 			checkRefusal(t, r, exitUsage, append(c.want, "see fanfare serve --help"))
 		})
 	}
+	// The environment may name a store for all commands.
+	r := commandWith(t, append(home, "FANFARE_STORE=sqlite:"+dir), "", "serve", "--data-dir", "data")
+	checkRefusal(t, r, exitFailed, []string{dir, "directory"})
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("a refused command line left %v, %v", left, err)
 	}
@@ -172,7 +189,7 @@ func TestFileInUse(t *testing.T) {
 	dir := t.TempDir()
 	first := startProcess(t, "--data-dir", dir, "--drain-delay", "0")
 	file := filepath.Join(dir, "fanfare.db")
-	want := []string{file, "in use by another process", "--store sqlite:"}
+	want := []string{file, "in use by another process", "--store sqlite:", "a server may be running on it already: fanfare health asks the one at 127.0.0.1:7420"}
 	checkRefusal(t, command(t, "", "serve", "--data-dir", dir, "--grpc", first.address), exitFailed, append(want, "--data-dir"))
 	checkRefusal(t, command(t, "", "serve", "--store", "sqlite:"+file, "--grpc", "127.0.0.1:0", "--http", "off"), exitFailed, want)
 	checkRefusal(t, command(t, "", "migrate", "--store", "sqlite:"+file), exitFailed, want)
@@ -217,6 +234,17 @@ func TestPortsInUse(t *testing.T) {
 	for flag, other := range map[string]string{"grpc": "http", "http": "grpc"} {
 		r := command(t, "", "serve", "--data-dir", t.TempDir(), "--"+flag, address, "--"+other, "127.0.0.1:0")
 		checkRefusal(t, r, exitFailed, []string{address + " is in use by another process", "choose another address with --" + flag})
+	}
+}
+
+// The directory of a socket that is missing is named, not the socket's name while
+// it is made.
+func TestSocketWithoutDirectory(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	address := "unix://" + filepath.Join(missing, "fanfare.sock")
+	for flag, other := range map[string]string{"grpc": "http", "http": "grpc"} {
+		r := command(t, "", "serve", "--data-dir", t.TempDir(), "--"+flag, address, "--"+other, "127.0.0.1:0")
+		checkRefusal(t, r, exitFailed, []string{"--" + flag + " " + address + ": the directory " + missing + " does not exist"})
 	}
 }
 

@@ -17,11 +17,15 @@ func (p *program) versionCommand() *cobra.Command {
 		Short:   "Print the version of this binary",
 		Example: "  fanfare version",
 		Args:    noArguments,
-		RunE: action(func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(p.stdout, "fanfare %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			return err
-		}),
+		RunE:    action(p.printVersion),
 	}
+}
+
+func (p *program) printVersion(*cobra.Command, []string) error {
+	if _, err := fmt.Fprintf(p.stdout, "fanfare %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH); err != nil {
+		return &outputError{err}
+	}
+	return nil
 }
 
 // buildVersion is the release's version, or what the Go tool knows of the build.

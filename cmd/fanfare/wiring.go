@@ -62,7 +62,7 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *compone
 	}
 	server := startParts(parts, o, store, logger)
 	web.answer(server.HTTPHandler())
-	return p.serveUntil(ctx, server, lis, parts, o.banner(store, lis, web))
+	return p.serveUntil(ctx, server, lis, parts, o.banner(store, lis, web), logger)
 }
 
 // unlessEnding returns the error of opening a store, or nil if ctx has ended: a
@@ -137,7 +137,7 @@ func startParts(parts *components, o *serveOptions, store *openStore, logger *sl
 
 // serveUntil serves until ctx ends, which drains the server, or a part fails. It
 // prints the banner when the server is ready.
-func (p *program) serveUntil(ctx context.Context, server *service.Server, lis net.Listener, parts *components, banner string) error {
+func (p *program) serveUntil(ctx context.Context, server *service.Server, lis net.Listener, parts *components, banner string, logger *slog.Logger) error {
 	g := grpc.NewServer(server.ServerOptions()...)
 	server.Register(g)
 	serving := make(chan error, 1)
@@ -154,6 +154,7 @@ func (p *program) serveUntil(ctx context.Context, server *service.Server, lis ne
 			}
 			ready = nil
 		case <-ctx.Done():
+			logger.Info("ending; a second signal ends it at once")
 			return server.Drain(context.WithoutCancel(ctx), g)
 		case err := <-serving:
 			g.Stop()
