@@ -44,7 +44,7 @@ type checkpoints struct {
 // transactions, after the callers of the last one have been answered, so that
 // only those who publish next wait for it.
 func (s *Store) checkpoint(ctx context.Context, conn *sql.Conn) {
-	if s.cfg.inMemory() {
+	if s.cfg.inMemory() || s.files.gone.Load() != nil {
 		return
 	}
 	c := &s.checkpoints
@@ -79,6 +79,7 @@ func (s *Store) checkpoint(ctx context.Context, conn *sql.Conn) {
 func (s *Store) runCheckpoint(ctx context.Context, conn *sql.Conn, mode string) (pages, moved int64, err error) {
 	var busy int64
 	err = conn.QueryRowContext(ctx, "pragma wal_checkpoint("+mode+")").Scan(&busy, &pages, &moved)
+	s.noteDamage(err)
 	return pages, moved, err
 }
 

@@ -3,6 +3,7 @@ package sqlitebacklog
 import (
 	"context"
 	"database/sql"
+	"errors"
 )
 
 // commitNext commits what waits, in one transaction if it fits. What is submitted
@@ -53,8 +54,9 @@ func (c *committer) commit(ctx context.Context, conn *sql.Conn, items []*item) {
 
 // fail answers callers whose transaction did not succeed.
 func (c *committer) fail(items []*item, err error) {
-	// A damage fails what needs its pages and nothing else, and has been logged.
-	if !c.failing && len(items) > 0 && !isDamage(err) {
+	// A damage fails what needs its pages and nothing else, and has been logged, as
+	// has a file that is gone.
+	if !c.failing && len(items) > 0 && !isDamage(err) && !errors.Is(err, errFileReplaced) {
 		c.failing = true
 		c.store.logger.Warn("publishing fails", "file", c.store.Path(), "error", err)
 	}

@@ -126,11 +126,11 @@ func (d *disk) startFull(stored int) error {
 	return errors.Join(readable(s, "a", stored), d.leave(allRoom), sameAgain(s, "a", stored))
 }
 
-// childMeetsFileLimit has writes that fail in COMMIT, which has an unknown outcome
-// when it has failed twice.
+// childMeetsFileLimit has writes that fail in COMMIT, before the log is flushed:
+// nothing is stored.
 func childMeetsFileLimit(path string) error {
 	signal.Ignore(syscall.SIGXFSZ) // the write fails instead
-	d := disk{path: path, refuses: backlog.ErrOutcomeUnknown}
+	d := disk{path: path, refuses: backlog.ErrUnavailable}
 	d.leave = func(bytes int64) error { return limitFiles(largestFile(path) + bytes) }
 	return d.check()
 }

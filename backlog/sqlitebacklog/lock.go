@@ -82,11 +82,13 @@ func isThere(lock *flock.Flock) bool {
 	return err == nil && os.SameFile(locked, there)
 }
 
-// unlockFile ends the lock and removes its file, in this order for others: see
-// lockFile.
+// unlockFile ends the lock and removes its file, if that is still the one that is
+// locked; in this order for others: see lockFile.
 func unlockFile(lock *flock.Flock) {
-	// What cannot be removed is found and locked by the next one.
-	_ = os.Remove(lock.Path())
+	if isThere(lock) {
+		// What cannot be removed is found and locked by the next one.
+		_ = os.Remove(lock.Path())
+	}
 	_ = lock.Unlock()
 }
 

@@ -2,6 +2,7 @@ package sqlitebacklog
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -17,15 +18,15 @@ var migrationFiles embed.FS
 const schemaVersion = 1
 
 // migrate creates the tables, or brings them to this binary's version. A newer
-// version is left alone if it lists this one, and refused otherwise.
+// version that lists this one is left alone.
 func (s *Store) migrate(ctx context.Context) error {
-	version, oldest, err := s.readVersion(ctx)
-	if err != nil {
+	// Again: an interrupted transaction may have been rolled back since inspect.
+	if err := s.checkTables(ctx, s.writer); err != nil {
 		return err
 	}
-	if version > schemaVersion && oldest > schemaVersion {
-		return fmt.Errorf("%q has version %d, which needs a fanfare of version %d of the tables or later; this one has version %d: use a newer fanfare, or another path",
-			s.path, version, oldest, schemaVersion)
+	version, _, err := readVersion(ctx, s.writer)
+	if err != nil {
+		return err
 	}
 	if version < schemaVersion {
 		if err := s.runMigrations(ctx); err != nil {
@@ -44,13 +45,13 @@ func (s *Store) migrate(ctx context.Context) error {
 
 // readVersion returns the version of the tables, 0 if there are none, and the
 // oldest one whose binaries may use them.
-func (s *Store) readVersion(ctx context.Context) (version, oldest int, err error) {
+func readVersion(ctx context.Context, db *sql.DB) (version, oldest int, err error) {
 	var exists bool
-	err = s.writer.QueryRowContext(ctx, "select exists (select 1 from sqlite_schema where name = 'settings')").Scan(&exists)
+	err = db.QueryRowContext(ctx, "select exists (select 1 from sqlite_schema where name = 'settings')").Scan(&exists)
 	if err != nil || !exists {
 		return 0, 0, err
 	}
-	err = s.writer.QueryRowContext(ctx, "select schema_version, oldest_binary from settings").Scan(&version, &oldest)
+	err = db.QueryRowContext(ctx, "select schema_version, oldest_binary from settings").Scan(&version, &oldest)
 	return version, oldest, err
 }
 

@@ -5,13 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"modernc.org/sqlite"
@@ -91,41 +89,41 @@ func (s *Store) claimFile() (err error) {
 	} else if err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%q is not a regular file; give another path", s.path)
 	}
+	if len(s.path) > maxPathBytes {
+		return fmt.Errorf("the path %q has %d bytes, the limit of SQLite is %d; give a shorter one", s.path, len(s.path), maxPathBytes)
+	}
 	if s.lock, err = lockFile(s.path); err != nil {
 		return err
 	}
-	return checkFile(s.path)
-}
-
-// magic is what the file of an SQLite database begins with.
-const magic = "SQLite format 3\x00"
-
-// checkFile creates the file at path, for its owner alone, or checks that it can
-// be written to and begins like a database.
-func checkFile(path string) error {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%q cannot be written to: %w; make it writable for the user that runs fanfare, or give another path", path, err)
-	}
+	info, err := s.lock.Stat()
 	if err != nil {
-		return fmt.Errorf("%q cannot be opened: %w", path, err)
+		return fmt.Errorf("%q: %w", s.lock.Path(), err)
 	}
-	defer file.Close()
-	begin := make([]byte, len(magic))
-	n, err := io.ReadFull(file, begin)
-	switch {
-	case n == 0 && errors.Is(err, io.EOF): // new
-		return nil
-	case err != nil && !errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%q cannot be read: %w", path, err)
-	case string(begin[:n]) != magic:
-		return notDatabaseError(path)
+	if err := checkLogAlone(s.path); err != nil {
+		return err
 	}
+	if err := s.holdFile(); err != nil {
+		return err
+	}
+	s.files.add(s.lock.Path(), info, lockAdvice)
 	return nil
 }
 
-func notDatabaseError(path string) error {
-	return fmt.Errorf("%q is not an SQLite database, or its beginning is damaged; give another path, or restore the file from a backup", path)
+// maxPathBytes is the longest path that SQLite takes, which has 512 bytes for the
+// longest of the names that it makes of it.
+const maxPathBytes = 512 - len("-journal")
+
+// openFile opens the file at path to read and write, and creates it if it is
+// missing, for its owner alone.
+func openFile(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("%q cannot be written to: %w; make it writable for the user that runs fanfare, or give another path", path, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%q cannot be opened: %w", path, err)
+	}
+	return file, nil
 }
 
 // dsn is the database's name for the driver, with pragmas for each connection.
@@ -134,45 +132,48 @@ func notDatabaseError(path string) error {
 // between transactions and not within them; see checkpoints. fullfsync is for
 // macOS, whose fsync does not reach the disk.
 func (s *Store) dsn(pragmas ...string) string {
-	name := "file:" + MemoryPath
-	if !s.cfg.inMemory() {
-		name = (&url.URL{Scheme: "file", Path: s.path}).String()
-	}
-	query := url.Values{"_pragma": append([]string{
+	// The file is there: SQLite must not make another one where it was.
+	return s.name(map[string]string{"mode": "rw"}, append([]string{
 		fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
 		"synchronous(FULL)", "fullfsync(1)", "checkpoint_fullfsync(1)", "wal_autocheckpoint(0)",
 		fmt.Sprintf("journal_size_limit(%d)", maxLogBytes),
 		"foreign_keys(0)", "temp_store(MEMORY)", "trusted_schema(0)",
-	}, pragmas...), "_dqs": {"0"}, "_error_rc": {"1"}}
-	return name + "?" + query.Encode()
+	}, pragmas...)...)
 }
 
-// openDatabase connects, and checks and prepares the database.
+// name is the database's name with parameters, which are for files only, and
+// pragmas.
+func (s *Store) name(parameters map[string]string, pragmas ...string) string {
+	query := url.Values{"_pragma": pragmas, "_dqs": {"0"}, "_error_rc": {"1"}}
+	if s.cfg.inMemory() {
+		return "file:" + MemoryPath + "?" + query.Encode()
+	}
+	for name, value := range parameters {
+		query.Set(name, value)
+	}
+	return (&url.URL{Scheme: "file", Path: s.path}).String() + "?" + query.Encode()
+}
+
+// openDatabase checks, connects and prepares the database.
 func (s *Store) openDatabase(ctx context.Context) (err error) {
 	// fdatasync is what SQLite uses on Linux elsewhere; it spares a commit the
 	// flush of the file's times. Where there is none, fsync is used.
 	_, _ = sqlite.Fdatasync(true)
-	if s.writer, err = sql.Open("sqlite", s.dsn("cache_size(-16384)")); err != nil {
+	if err := s.inspect(ctx); err != nil {
+		return err
+	}
+	if s.writer, err = s.connect(false, "cache_size(-16384)"); err != nil {
 		return err
 	}
 	s.writer.SetMaxOpenConns(1)
 	s.reader = s.writer
-	if err := s.identify(ctx); err != nil {
+	if err := s.prepareDatabase(ctx); err != nil || s.cfg.inMemory() {
 		return err
 	}
-	if err := s.checkPages(ctx); err != nil {
+	if err := s.addLog(); err != nil {
 		return err
 	}
-	if err := s.useLog(ctx); err != nil {
-		return err
-	}
-	if err := s.migrate(ctx); err != nil {
-		return err
-	}
-	if s.cfg.inMemory() {
-		return nil
-	}
-	if s.reader, err = sql.Open("sqlite", s.dsn("query_only(1)")); err != nil {
+	if s.reader, err = s.connect(true, "query_only(1)"); err != nil {
 		return err
 	}
 	s.reader.SetMaxOpenConns(s.reading.lanes.conns())
@@ -180,53 +181,32 @@ func (s *Store) openDatabase(ctx context.Context) (err error) {
 	return nil
 }
 
-// applicationID marks a database as Fanfare's: "Fnfr".
-const applicationID = 0x466e6672
-
-// identify refuses a database of another application, and marks a new one. It
-// comes before anything that changes the file.
-func (s *Store) identify(ctx context.Context) error {
-	var id, tables int64
-	if err := s.writer.QueryRowContext(ctx, "pragma application_id").Scan(&id); err != nil {
-		return err
+// connect makes a pool of connections. Those with keepsLog do not remove the log
+// when they are the last to be closed.
+func (s *Store) connect(keepsLog bool, pragmas ...string) (*sql.DB, error) {
+	connector, err := sqlite.NewConnector(s.dsn(pragmas...))
+	if err != nil {
+		return nil, err
 	}
-	if err := s.writer.QueryRowContext(ctx, "select count(*) from sqlite_schema").Scan(&tables); err != nil {
-		return err
-	}
-	switch {
-	case id == applicationID:
-		return nil
-	case id != 0 || tables > 0:
-		return fmt.Errorf("%q is a database of another application; give another path", s.path)
-	}
-	_, err := s.writer.ExecContext(ctx, fmt.Sprintf("pragma application_id = %d", applicationID))
-	return err
+	return sql.OpenDB(guardedConnector{Connector: connector, store: s, keepsLog: keepsLog}), nil
 }
 
-// maxCheckedBytes bounds the files that are checked page by page when they are
-// opened, which takes about 2 ms for each MiB.
-const maxCheckedBytes = 64 << 20
-
-// checkPages looks for damaged pages if the database is not large.
-func (s *Store) checkPages(ctx context.Context) error {
-	var pages, pageBytes int64
-	if err := s.writer.QueryRowContext(ctx, "pragma page_count").Scan(&pages); err != nil {
+// prepareDatabase marks a new database, puts it into WAL mode, and makes its
+// tables.
+func (s *Store) prepareDatabase(ctx context.Context) error {
+	isNew, err := s.identify(ctx, s.writer)
+	if err != nil {
 		return err
 	}
-	if err := s.writer.QueryRowContext(ctx, "pragma page_size").Scan(&pageBytes); err != nil {
+	if isNew {
+		if _, err := s.writer.ExecContext(ctx, fmt.Sprintf("pragma application_id = %d", applicationID)); err != nil {
+			return err
+		}
+	}
+	if err := s.useLog(ctx); err != nil {
 		return err
 	}
-	if pages*pageBytes > maxCheckedBytes {
-		return nil
-	}
-	var found string
-	if err := s.writer.QueryRowContext(ctx, "pragma quick_check(1)").Scan(&found); err != nil {
-		return err
-	}
-	if found != "ok" {
-		return s.damagedError(errors.New(strings.Join(strings.Fields(found), " "))) // in one line
-	}
-	return nil
+	return s.migrate(ctx)
 }
 
 // useLog puts the database into WAL mode, which it keeps.
@@ -249,9 +229,14 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("open %q: %w", s.Path(), ctx.Err())
 	}
+	if errors.Is(err, sql.ErrNoRows) {
+		return s.damagedError(errors.New("the row of its settings is missing"))
+	}
 	switch primaryCode(err) {
 	case 0:
 		return err
+	case sqlite3.SQLITE_ERROR:
+		return s.damagedError(fmt.Errorf("its tables are not those of its version: %w", err))
 	case sqlite3.SQLITE_NOTADB:
 		return notDatabaseError(s.path)
 	case sqlite3.SQLITE_CORRUPT:

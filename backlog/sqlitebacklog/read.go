@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"os"
 
 	"github.com/fanfare-io/fanfare/backlog"
 )
@@ -15,8 +14,6 @@ type reading struct {
 	lanes      lanes
 	statements readStatements
 	policies   policyCache
-	// file is the database's file as it was opened, nil in memory.
-	file os.FileInfo
 }
 
 // readStatements are prepared on each connection of the reader once.
@@ -29,13 +26,6 @@ type readStatements struct {
 // openReading prepares what reads need. Open calls it last, when there is a
 // database of this version.
 func (s *Store) openReading(ctx context.Context) error {
-	if !s.cfg.inMemory() {
-		info, err := os.Stat(s.path)
-		if err != nil {
-			return err
-		}
-		s.reading.file = info
-	}
 	r := &s.reading.statements
 	for _, p := range []struct {
 		statement **sql.Stmt

@@ -349,18 +349,6 @@ func TestPing(t *testing.T) {
 			func(path string) error { return os.Chmod(path, 0o600) },
 			errReadOnly,
 		},
-		"removed": {
-			func(path string) error { return os.Rename(path, path+".gone") },
-			func(path string) error { return os.Rename(path+".gone", path) },
-			errFileReplaced,
-		},
-		"replaced": {
-			func(path string) error {
-				return errors.Join(os.Rename(path, path+".gone"), os.WriteFile(path, nil, 0o600))
-			},
-			func(path string) error { return os.Rename(path+".gone", path) },
-			errFileReplaced,
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openRunning(t, newFile(t))

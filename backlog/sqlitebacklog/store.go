@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"os"
 	"sync/atomic"
 
 	"github.com/gofrs/flock"
@@ -20,6 +21,11 @@ type Store struct {
 	// path is the file's, absolute and without symbolic links; empty in memory.
 	path string
 	lock *flock.Flock // nil in memory
+	// held is the database's file, locked, where that is possible; see hold.
+	held *os.File
+	// header is the beginning of the file when it was opened, empty if it was new.
+	header []byte
+	files  files
 	// writer has one connection, and whoever has it may write. reader is for
 	// everybody else; in memory it is the writer itself, since another connection
 	// would have a database of its own.
@@ -37,7 +43,9 @@ type Store struct {
 	// reading is what the reading half keeps.
 	reading reading
 	// damage is the first damage of the file that was met, with advice.
-	damage  atomic.Pointer[error]
+	damage atomic.Pointer[error]
+	// locked is true while another program's lock keeps the store from writing.
+	locked  atomic.Bool
 	started atomic.Bool
 }
 
@@ -70,21 +78,27 @@ func (s *Store) Run(ctx context.Context) error {
 }
 
 // Close implements backlog.Store. It moves what the write-ahead log holds into
-// the database, and removes the log.
+// the database, and removes the log, unless a file has gone.
 func (s *Store) Close() {
 	// Errors have no reader here, and what was acknowledged is on the disk: an
 	// incomplete close costs the next Open a recovery.
+	gone := s.checkFiles() != nil
 	if s.reader != nil && s.reader != s.writer {
 		_ = s.reader.Close()
 	}
+	// When a file has gone, no new connection can be made to close anything.
 	if s.writer != nil {
 		if conn, err := s.writer.Conn(context.Background()); err == nil {
 			s.committer.closeStatements(conn)
+			if gone {
+				_ = conn.Raw(keepLog)
+			}
 			_ = conn.Close()
 		}
 		_ = s.writer.Close()
 	}
 	if s.lock != nil {
+		s.releaseFile()
 		unlockFile(s.lock)
 	}
 }

@@ -44,9 +44,9 @@ func turnError(ctx context.Context, err error) error {
 
 // transact runs work in a transaction, and once more in another one if COMMIT
 // meets an error of the disk. An error means that this process sees nothing of
-// either; a *commitError, that a restart may.
+// either; a *commitError that is unknown, that a restart may.
 //
-// Such an error may come when all pages of the transaction, with the mark of the
+// Such an unknown error may come when all pages of the transaction, with the mark of the
 // commit, are in the log, so they may get to the disk. But SQLite has rolled back
 // by then: no connection sees what is behind the end of the log that they share in
 // memory (PATH-shm), which moves after the flush, and the next transaction is
@@ -66,34 +66,47 @@ func (s *Store) transact(ctx context.Context, conn *sql.Conn, work func() error)
 	if !errors.As(err, &first) || !usable {
 		return err
 	}
-	if _, err = s.transactOnce(ctx, conn, work); err != nil {
+	if _, err = s.transactOnce(ctx, conn, work); err != nil && first.unknown {
 		// Whatever it met: the first one may not have been written over.
-		return &commitError{fmt.Errorf("%w; again: %w", first.err, err)}
+		return &commitError{fmt.Errorf("%w; again: %w", first.err, err), true}
+	} else if err != nil {
+		return err
 	}
 	s.logger.Warn("the disk failed a commit, which was then made again", "file", s.path, "error", first)
 	return nil
 }
 
-// transactOnce runs work between BEGIN and COMMIT. IMMEDIATE takes SQLite's lock
-// for writing first, so that a program which holds it is waited for here and not
-// in the middle. After an error this process sees nothing of the transaction;
-// usable is then whether the connection is as good as before.
+// transactOnce runs work between BEGIN and COMMIT. After an error this process
+// sees nothing of the transaction, unless the files are gone; usable is then
+// whether another one may follow.
 func (s *Store) transactOnce(ctx context.Context, conn *sql.Conn, work func() error) (usable bool, err error) {
 	defer func() { s.noteDamage(err) }()
-	if _, err := conn.ExecContext(ctx, "begin immediate"); err != nil {
-		return true, fmt.Errorf("begin: %w", err)
+	if err := s.checkFiles(); err != nil {
+		return false, fmt.Errorf("%w: %w", backlog.ErrUnavailable, err)
+	}
+	if err := s.begin(ctx, conn); err != nil {
+		return true, err
 	}
 	if err = work(); err == nil {
 		if _, err = conn.ExecContext(ctx, "commit"); err == nil {
-			return true, nil
+			return s.committed()
 		}
 		if primaryCode(err) == sqlite3.SQLITE_IOERR {
-			err = &commitError{err}
+			err = newDiskError(err)
 		} else {
 			err = fmt.Errorf("commit: %w", err)
 		}
 	}
 	return s.rollback(ctx, conn), err
+}
+
+// committed makes sure, before anybody is answered, that the files which got a
+// transaction are those that the next process will open.
+func (s *Store) committed() (usable bool, err error) {
+	if err := s.checkFiles(); err != nil {
+		return false, &commitError{err, true}
+	}
+	return true, nil
 }
 
 // rollback ends a failed transaction, which SQLite may have ended by itself. It
