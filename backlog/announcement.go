@@ -20,20 +20,28 @@ const (
 	AnnouncePointer
 	// AnnounceClosed says that the stream was closed after Frame.Position.
 	AnnounceClosed
+	// AnnounceEphemeral carries a whole ephemeral frame, which exists nowhere else.
+	AnnounceEphemeral
 )
 
 // Announcement is what a committed transaction tells every replica about one
 // stream. For durable frames it is an optimisation: the table is the truth, and
-// a lost, late, doubled or reordered announcement must be harmless.
+// a lost, late, doubled or reordered announcement must be harmless. An ephemeral
+// frame is nowhere else, so that a lost one must be made known. The stream's row
+// lock, held from before an announcement is made to the commit, makes the order
+// of a stream's announcements, of either kind of frame, the order of commit.
 type Announcement struct {
 	Kind   AnnouncementKind
 	Stream StreamName
 	// OwnEpoch is the stream's own epoch; Frame.Position.Epoch is OwnEpoch XOR
-	// Origin.
+	// Origin, but that of AnnounceEphemeral has the origin of the frame which it
+	// follows.
 	OwnEpoch uint64
-	// Origin is that of the server that numbered the frame.
+	// Origin is that of the server that numbered the frame, or took in the ephemeral
+	// one.
 	Origin uint64
-	// Frame is whole for AnnounceFrame; otherwise only its Position is set.
+	// Frame is whole for AnnounceFrame and AnnounceEphemeral; otherwise only its
+	// Position is set.
 	Frame Frame
 	// RowID is the id of the row that a pointer points to, for logs.
 	RowID string

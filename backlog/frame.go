@@ -11,11 +11,18 @@ type StreamName struct {
 	Scope string
 }
 
-// Frame is a published frame as it stands in the backlog. Its slices and maps
-// are shared by everyone who got it: nobody may change them.
+// Frame is a published frame: a durable one as it stands in the backlog, or an
+// ephemeral one as it was announced. Its slices and maps are shared by everyone
+// who got it: nobody may change them.
 type Frame struct {
-	// Position is where the frame stands in its stream.
+	// Position is where a durable frame stands in its stream. Of an ephemeral one,
+	// which has no place of its own, it is the position of the durable frame that
+	// it follows: the head when it was published, or the position before the first
+	// frame if the numbering has none.
 	Position Position
+	// Ephemeral is true if the frame is not stored and not numbered: it reaches
+	// those who are subscribed when it commits, and is never part of a position.
+	Ephemeral bool
 	// ContentType and EventType are the publisher's, 0 to 255 bytes each.
 	ContentType string
 	EventType   string
@@ -23,14 +30,17 @@ type Frame struct {
 	Headers map[string]string
 	// Payload is opaque, up to the store's limit; it may be empty.
 	Payload []byte
-	// Created is when the frame was numbered, by the store's clock, in UTC with
-	// microseconds. Order is by sequence alone: clocks step.
+	// Created is when the frame was numbered or, if it is ephemeral, published, by
+	// the store's clock, in UTC with microseconds. Order is by sequence alone: clocks step.
 	Created time.Time
 }
 
-// Publication is a request to publish one durable frame.
+// Publication is a request to publish one frame.
 type Publication struct {
-	Stream      StreamName
+	Stream StreamName
+	// Ephemeral asks for a frame that is announced and not stored. It has no key
+	// and no expectation.
+	Ephemeral   bool
 	Payload     []byte
 	ContentType string
 	EventType   string

@@ -56,6 +56,9 @@ func (p *Publication) Validate(maxFrameBytes int) error {
 	if err := checkName("idempotency_key", p.IdempotencyKey, MaxIdempotencyKeyBytes); err != nil {
 		return err
 	}
+	if err := p.checkEphemeral(); err != nil {
+		return err
+	}
 	if e := p.Expected; e != nil {
 		if e.Sequence > MaxPositionValue {
 			return &LimitError{"expected_sequence", "must be below 2^63"}
@@ -65,6 +68,20 @@ func (p *Publication) Validate(maxFrameBytes int) error {
 		}
 	}
 	return checkHeaders(p.Headers)
+}
+
+// checkEphemeral refuses what needs a row or a number of its own.
+func (p *Publication) checkEphemeral() error {
+	switch {
+	case !p.Ephemeral:
+		return nil
+	case p.IdempotencyKey != "":
+		return &LimitError{"idempotency_key", "must be empty for an ephemeral frame, which is not stored"}
+	case p.Expected != nil:
+		return &LimitError{"expected_sequence", "must not be set for an ephemeral frame, which is not numbered"}
+	default:
+		return nil
+	}
 }
 
 // ValidateBatch checks what PublishBatch is given, each frame with maxFrameBytes

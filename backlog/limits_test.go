@@ -41,6 +41,8 @@ func TestLimits(t *testing.T) {
 		{"headers", func(p *Publication) { p.Headers = map[string]string{"n": "\x01"} }, func(p *Publication) { p.Headers = map[string]string{"n": "a\x00"} }},
 		{"headers", func(p *Publication) { p.Headers = map[string]string{"n": "é"} }, func(p *Publication) { p.Headers = map[string]string{"n": "\xc3"} }},
 		{"expected_sequence", func(p *Publication) { p.Expected = &Expectation{Sequence: MaxPositionValue} }, func(p *Publication) { p.Expected = &Expectation{Sequence: tooLarge} }},
+		{"idempotency_key", func(p *Publication) { p.Ephemeral = true }, func(p *Publication) { p.Ephemeral, p.IdempotencyKey = true, "k" }},
+		{"expected_sequence", func(p *Publication) { p.Ephemeral = true }, func(p *Publication) { p.Ephemeral, p.Expected = true, &Expectation{} }},
 		{"expected_epoch", func(p *Publication) { p.Expected = &Expectation{Epoch: new(uint64)} }, func(p *Publication) { p.Expected = &Expectation{Epoch: &tooLarge} }},
 	} {
 		valid := func() *Publication { return &Publication{Stream: StreamName{Channel: "c"}} }
