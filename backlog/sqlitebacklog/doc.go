@@ -18,7 +18,9 @@
 // One connection writes, all writes of the process, in the order in which they
 // came; others read, each read in a snapshot of its own. A file next to the
 // database, with the suffix .lock, is locked while a store has it open, so that a
-// second process is refused instead of numbering the same streams.
+// second process is refused instead of numbering the same streams. On Linux the
+// database's file is locked itself, too, which holds whatever becomes of that file
+// and for every name of the database.
 //
 // A commit appends to a write-ahead log next to the database, with the suffix
 // -wal; checkpoints move what it holds into the database between transactions, as
@@ -34,10 +36,16 @@
 // log what was committed. A full disk refuses publishes with
 // [backlog.ErrDiskFull], reading goes on, and so does publishing when there is
 // room. A transaction whose COMMIT meets an error of the disk is made again at
-// once; if that fails too its outcome is unknown. A damage of the file that shows
-// while it is open fails what needs the damaged pages and every ping from then on,
-// and is logged. What a file is not to be opened for is listed at [Open]. A clock that steps deletes nothing
-// early; frames are in order by sequence, and times within a stream never descend.
+// once. If that fails too and the error was one of the flush, its outcome is
+// unknown; a failed write has stored nothing. When the database, its log or its
+// lock has been removed, moved or replaced, the transaction in flight has an
+// unknown outcome, nothing is written from then on, and pings fail until the store
+// is opened again; closing it touches nothing that has got their names. A lock of
+// another program that a write has met fails pings until it is gone. A damage of
+// the file that shows while it is open fails what needs the damaged pages and every
+// ping from then on. All of these are logged once. What a file is not to be opened
+// for is listed at [Open]. A clock that steps deletes nothing early; frames are in
+// order by sequence, and times within a stream never descend.
 //
 // # The bus
 //

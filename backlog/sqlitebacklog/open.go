@@ -28,8 +28,9 @@ const epochBit = 1 << 62
 // Open opens the database in a file, creates it if there is none, and brings it
 // to this binary's version. What cannot be used is refused with an error that
 // names the file, what is wrong with it and what to do: a file that another
-// process has open, that cannot be written to, that is damaged, of a newer
-// version, or not Fanfare's. The caller runs Run, and Close after it.
+// process has open, that cannot be written to, that is damaged, of a newer version,
+// or not Fanfare's, and a log without its database. The database and the log are
+// then as they were before. The caller runs Run, and Close after it.
 //
 // A process that was killed leaves nothing to repair: SQLite finds in its log
 // what was committed. Only a file of up to maxCheckedBytes is checked page by
