@@ -34,4 +34,9 @@ type Sink interface {
 	// is not authentic, or that bounds of streams were changed: the hub re-reads the
 	// states of resident streams.
 	Hint()
+	// Missed is Hint, and says besides that an announcement may have been lost or
+	// could not be read: subscriptions of streams that carry ephemeral frames are
+	// told that they may have missed some. Call it for everything unreadable that may
+	// have been one, but not more than once a second.
+	Missed()
 }

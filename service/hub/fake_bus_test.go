@@ -152,6 +152,17 @@ func (b *fakeBus) publish(name backlog.StreamName, payload string) backlog.Posit
 	return p
 }
 
+// publishEphemeral returns the position that the frame follows.
+func (b *fakeBus) publishEphemeral(name backlog.StreamName, payload string) backlog.Position {
+	var p backlog.Position
+	b.commit(func() []backlog.Announcement {
+		a := b.store.publishEphemeral(name, payload)
+		p = a.Frame.Position
+		return []backlog.Announcement{a}
+	})
+	return p
+}
+
 func (b *fakeBus) publishPointer(name backlog.StreamName, payload string) {
 	b.commit(func() []backlog.Announcement {
 		return []backlog.Announcement{pointerTo(b.store.publish(name, payload))}

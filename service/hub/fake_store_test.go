@@ -38,6 +38,7 @@ type fakeStream struct {
 	current    *numbering
 	retired    []*numbering
 	everClosed bool
+	ephemeral  bool
 }
 
 // numbering has rows[i] at sequence floor+1+i.
@@ -62,9 +63,8 @@ func newFakeStore() *fakeStore {
 
 func newID() uint64 { return rand.Uint64()>>1 | 1 }
 
-func (f *fakeStore) publish(name backlog.StreamName, payload string) backlog.Announcement {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// openLocked returns the numbering that a publish goes to.
+func (f *fakeStore) openLocked(name backlog.StreamName) (*fakeStream, *numbering) {
 	s := f.streams[name]
 	if s == nil {
 		s = &fakeStream{name: name}
@@ -77,7 +77,13 @@ func (f *fakeStore) publish(name backlog.StreamName, payload string) backlog.Ann
 		}
 		s.current = &numbering{own: newID(), floorOrigin: f.origin, headOrigin: f.origin}
 	}
-	n := s.current
+	return s, s.current
+}
+
+func (f *fakeStore) publish(name backlog.StreamName, payload string) backlog.Announcement {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, n := f.openLocked(name)
 	n.head++
 	n.headOrigin = f.origin
 	frame := backlog.Frame{
@@ -88,6 +94,18 @@ func (f *fakeStore) publish(name backlog.StreamName, payload string) backlog.Ann
 	n.rows = append(n.rows, frame)
 	f.truth[name][frame.Position] = payload
 	return backlog.Announcement{Kind: backlog.AnnounceFrame, Stream: name, OwnEpoch: n.own, Origin: f.origin, Frame: frame}
+}
+
+// publishEphemeral stores nothing but that the stream is there and is marked.
+func (f *fakeStore) publishEphemeral(name backlog.StreamName, payload string) backlog.Announcement {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, n := f.openLocked(name)
+	s.ephemeral = true
+	return backlog.Announcement{
+		Kind: backlog.AnnounceEphemeral, Stream: name, OwnEpoch: n.own, Origin: f.origin,
+		Frame: backlog.Frame{Position: n.headPosition(), Ephemeral: true, Payload: []byte(payload), Created: time.Now().Add(f.clockAhead)},
+	}
 }
 
 func pointerTo(a backlog.Announcement) backlog.Announcement {
@@ -209,6 +227,7 @@ func (f *fakeStore) stateLocked(name backlog.StreamName) backlog.StreamState {
 	return backlog.StreamState{
 		Stream: name, Exists: true, OwnEpoch: n.own, Head: n.headPosition(), Base: n.position(base), Floor: n.floor,
 		Closed: n.closed, EverClosed: s.everClosed, PreviousOwnEpoch: s.previousOwn(), Backlog: f.backlog, RetentionAge: f.age,
+		Ephemeral: s.ephemeral,
 	}
 }
 

@@ -28,7 +28,13 @@ type rig struct {
 // messageBytes is what the tests' subscriptions take at once.
 const messageBytes = 64 << 10
 
+// ephemeralMark begins the encoding of an ephemeral frame.
+const ephemeralMark = "ephemeral "
+
 func encodeForTest(f backlog.Frame) []byte {
+	if f.Ephemeral {
+		return fmt.Appendf(nil, "%s%s %s", ephemeralMark, f.Position, f.Payload)
+	}
 	return fmt.Appendf(nil, "%s %s", f.Position, f.Payload)
 }
 
@@ -78,8 +84,12 @@ type reader struct {
 	name     backlog.StreamName
 	sub      *Subscription
 	position backlog.Position
-	payloads []string
-	notices  []Notice
+	// payloads are those of durable frames, ephemeral those of ephemeral ones, all
+	// those of both.
+	payloads, ephemeral, all []string
+	notices                  []Notice
+	// loose: what an ephemeral frame follows may be missing.
+	loose bool
 }
 
 // next reads one delivery, checked, and returns its error.
@@ -97,10 +107,19 @@ func (r *reader) take(d Delivery) error {
 		return fmt.Errorf("delivery has both or neither: %+v", d)
 	}
 	for _, frame := range d.Frames {
-		text, payload, _ := strings.Cut(string(frame), " ")
+		text, ephemeral := strings.CutPrefix(string(frame), ephemeralMark)
+		text, payload, _ := strings.Cut(text, " ")
 		p, err := backlog.ParsePosition(text)
 		if err != nil {
 			return err
+		}
+		r.all = append(r.all, payload)
+		if ephemeral {
+			if p.Sequence > r.position.Sequence && !r.loose {
+				return fmt.Errorf("ephemeral frame %q, which follows %s, at %s", payload, p, r.position)
+			}
+			r.ephemeral = append(r.ephemeral, payload)
+			continue
 		}
 		if p.Sequence != r.position.Sequence+1 {
 			return fmt.Errorf("frame %s follows %s", p, r.position)

@@ -16,12 +16,16 @@ const (
 
 // held are the announcements of one stream that did not fit its tail, numbered
 // in their order. A read that begins after an announcement arrived sees what it
-// told of; the others are taken in again after the read.
+// told of; the others are taken in again after the read. Ephemeral frames, which
+// no read sees, are always taken in.
 type held struct {
-	list  []heldAnnouncement
-	bytes int
+	list []heldAnnouncement
+	// durable and ephemeral are bounded apart from each other.
+	durable, ephemeral heldSize
 	// count is the number of the last announcement that was held.
 	count uint64
+	// missed is true if ephemeral frames were given up for want of room.
+	missed bool
 }
 
 type heldAnnouncement struct {
@@ -29,40 +33,62 @@ type heldAnnouncement struct {
 	backlog.Announcement
 }
 
-// add holds an announcement. If there is no room the older ones are given up:
-// the read that explains this one sees them, too.
+type heldSize struct{ count, bytes int }
+
+// add holds an announcement. If there is no room for it the older ones are given
+// up: the read that explains this one sees them, too, but for ephemeral frames,
+// which are then missed.
 func (h *held) add(a *backlog.Announcement) {
-	kept := *a
-	if len(kept.Frame.Payload) > maxHeldBytes/4 {
+	kept, size := *a, &h.durable
+	ephemeral := a.Kind == backlog.AnnounceEphemeral
+	if ephemeral {
+		size = &h.ephemeral
+	} else if len(kept.Frame.Payload) > maxHeldBytes/4 {
 		// As if it had not been carried.
 		kept.Frame = backlog.Frame{Position: kept.Frame.Position}
 		kept.Kind = backlog.AnnouncePointer
 	}
-	if len(h.list) == maxHeld || h.bytes+len(kept.Frame.Payload) > maxHeldBytes {
-		h.list, h.bytes = nil, 0
+	bytes := len(kept.Frame.Payload)
+	if size.count == maxHeld || (size.count > 0 && size.bytes+bytes > maxHeldBytes) {
+		h.list = slices.DeleteFunc(h.list, func(a heldAnnouncement) bool { return (a.Kind == backlog.AnnounceEphemeral) == ephemeral })
+		*size = heldSize{}
+		h.missed = h.missed || ephemeral
 	}
 	h.count++
-	h.bytes += len(kept.Frame.Payload)
+	size.count++
+	size.bytes += bytes
 	h.list = append(h.list, heldAnnouncement{h.count, kept})
 }
 
 // take returns what is held and holds nothing.
 func (h *held) take() []heldAnnouncement {
 	list := h.list
-	h.list, h.bytes = nil, 0
+	h.list, h.durable, h.ephemeral = nil, heldSize{}, heldSize{}
 	return list
 }
 
-// firstOf returns the announcement of the first frame of a numbering, the
-// earliest held of those wanted; nil if there is none.
+// firstOf returns an announcement of the beginning of a numbering, the earliest
+// held of those wanted: its first frame, or an ephemeral one before that. nil if
+// there is none.
 func (h *held) firstOf(wanted func(own uint64) bool) *backlog.Announcement {
 	for i := range h.list {
-		a := &h.list[i].Announcement
-		if a.Kind != backlog.AnnounceClosed && a.Frame.Position.Sequence == 1 && wanted(a.OwnEpoch) {
-			return a
+		a := &h.list[i]
+		if a.begins() && wanted(a.OwnEpoch) {
+			return &a.Announcement
 		}
 	}
 	return nil
+}
+
+func (a *heldAnnouncement) begins() bool {
+	switch a.Kind {
+	case backlog.AnnounceClosed:
+		return false
+	case backlog.AnnounceEphemeral:
+		return a.Frame.Position.Sequence == 0
+	default:
+		return a.Frame.Position.Sequence == 1
+	}
 }
 
 // closeOf returns where a numbering was closed, as held announcements tell; 0-0
@@ -92,15 +118,34 @@ func (e *endedNumberings) has(own uint64) bool { return slices.Contains(e.own[:]
 
 // explainHeldLocked goes through what was held, after a read that began when
 // the first upTo had been held: of those, what is not there now never was; the
-// others are taken in as if they came now.
+// others are taken in as if they came now. Ephemeral frames are taken in if there
+// is a tail of their numbering.
 func (s *stream) explainHeldLocked(upTo, origin uint64, hooks *hooks) {
+	if s.held.missed {
+		s.held.missed, s.marked = false, true
+		s.tellOutageLocked(s.current, hooks)
+	}
 	for _, a := range s.held.take() {
 		if a.number > upTo {
 			s.announceLocked(&a.Announcement, origin, hooks)
-			continue
+		} else if !s.explainedLocked(&a.Announcement, hooks) {
+			s.dropLocked(&a.Announcement)
 		}
-		s.dropLocked(&a.Announcement)
 	}
+}
+
+// explainedLocked takes in what a read does not show: ephemeral frames, and the
+// close of a tail whose end waits for it.
+func (s *stream) explainedLocked(a *backlog.Announcement, hooks *hooks) bool {
+	if t := s.unendedLocked(a.OwnEpoch); t != nil {
+		s.announceFormerLocked(t, a, hooks)
+		return a.Kind == backlog.AnnounceEphemeral
+	}
+	if a.Kind != backlog.AnnounceEphemeral || s.current.own == 0 || s.current.own != a.OwnEpoch {
+		return false
+	}
+	s.announceEphemeralLocked(s.current, a.Frame, hooks)
+	return true
 }
 
 // dropLocked logs an announcement if it told of a frame that is not there. What
@@ -122,5 +167,5 @@ func (s *stream) dropLocked(a *backlog.Announcement) {
 // knewLocked reports whether a numbering is one that is over, or is being read
 // to its end.
 func (s *stream) knewLocked(own uint64) bool {
-	return s.ended.has(own) || s.retiredLocked(own) != nil
+	return s.ended.has(own) || s.unendedLocked(own) != nil
 }

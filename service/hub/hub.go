@@ -57,6 +57,9 @@ type Config struct {
 	ListenTimeout time.Duration
 	// ReadTimeout bounds one load or page. Default 15 s.
 	ReadTimeout time.Duration
+	// StatusNotices has subscriptions told by a Status when the listening ends and
+	// when there is one again. Default: they are not told.
+	StatusNotices bool
 	// Logger gets what operators should know. Default: nothing is logged.
 	Logger *slog.Logger
 }
@@ -94,8 +97,11 @@ type Hub struct {
 	bus    Bus
 	reader Reader
 	encode func(backlog.Frame) []byte
-	cfg    Config
-	log    *slog.Logger
+	// statuses counts the changes of the status; see changeStatus. Every read of a
+	// subscription looks at it, so it is among what rarely changes.
+	statuses atomic.Uint32
+	cfg      Config
+	log      *slog.Logger
 
 	// mu guards the map, the references of streams, and the idle list.
 	mu          sync.RWMutex
@@ -106,6 +112,9 @@ type Hub struct {
 	// listened is the number of the last listening the sink was told of; origin
 	// is that listening's.
 	listened, origin atomic.Uint64
+	// outages counts the times after which ephemeral frames may have been missed:
+	// beginnings of listenings, and what Missed told of.
+	outages atomic.Uint64
 	// sinkHooks belongs to the bus's goroutine.
 	sinkHooks hooks
 
@@ -115,7 +124,7 @@ type Hub struct {
 	tailBytes        atomic.Int64
 
 	// Each has room for one.
-	relistened, hinted, sweep, crowded chan struct{}
+	relistened, hinted, statusChanged, sweep, crowded chan struct{}
 	// stopped is closed when Run returns.
 	stopped chan struct{}
 
@@ -129,21 +138,22 @@ type Hub struct {
 func New(bus Bus, reader Reader, encode func(backlog.Frame) []byte, cfg Config) *Hub {
 	cfg.complete()
 	return &Hub{
-		bus:        bus,
-		reader:     reader,
-		encode:     encode,
-		cfg:        cfg,
-		log:        cfg.Logger,
-		streams:    make(map[backlog.StreamName]*stream),
-		loads:      newQueue(),
-		refreshes:  newQueue(),
-		pager:      newPager(),
-		pages:      newPageCache(cfg.MaxPageBytes),
-		relistened: make(chan struct{}, 1),
-		hinted:     make(chan struct{}, 1),
-		sweep:      make(chan struct{}, 1),
-		crowded:    make(chan struct{}, 1),
-		stopped:    make(chan struct{}),
+		bus:           bus,
+		reader:        reader,
+		encode:        encode,
+		cfg:           cfg,
+		log:           cfg.Logger,
+		streams:       make(map[backlog.StreamName]*stream),
+		loads:         newQueue(),
+		refreshes:     newQueue(),
+		pager:         newPager(),
+		pages:         newPageCache(cfg.MaxPageBytes),
+		relistened:    make(chan struct{}, 1),
+		hinted:        make(chan struct{}, 1),
+		statusChanged: make(chan struct{}, 1),
+		sweep:         make(chan struct{}, 1),
+		crowded:       make(chan struct{}, 1),
+		stopped:       make(chan struct{}),
 	}
 }
 

@@ -16,13 +16,19 @@ type known struct {
 	held uint64
 	// read numbers the stream's reads, in the order in which they began.
 	read uint64
+	// ephemeral is the number of the last ephemeral frame of the tail: the read sees
+	// what it follows.
+	ephemeral uint64
+	// outages is how many there had been: the read sees whether ephemeral frames
+	// were published in them.
+	outages uint64
 }
 
 func (s *stream) knownLocked() known {
 	s.reads++
-	k := known{tail: s.current, held: s.held.count, read: s.reads}
+	k := known{tail: s.current, held: s.held.count, read: s.reads, outages: s.hub.outages.Load()}
 	if t := s.current; t != nil {
-		k.own, k.base, k.head = t.own, t.base, t.head
+		k.own, k.base, k.head, k.ephemeral = t.own, t.base, t.head, t.ephemerals.last
 	}
 	return k
 }
@@ -36,13 +42,19 @@ func (s *stream) integrateLocked(k known, l backlog.Loaded, fresh []*entry, hook
 	if t != k.tail || (t != nil && t.own != k.own) {
 		return false
 	}
-	switch {
-	case t == nil:
+	s.marked = s.marked || l.State.Ephemeral
+	if t == nil {
+		s.outages = s.hub.outages.Load()
 		s.openLocked(l, fresh, hooks)
-	case t.own == 0:
-		s.adoptLocked(t, l, fresh, hooks)
-	default:
-		s.continueLocked(t, k, l, fresh, hooks)
+		s.setStateLocked(l)
+		return true
+	}
+	// Told before what is read now: ephemeral frames may have stood anywhere in it.
+	told := s.noteOutagesLocked(k.outages, hooks)
+	if t.own == 0 {
+		s.adoptLocked(t, l, fresh, told, hooks)
+	} else {
+		s.continueLocked(t, k, l, fresh, told, hooks)
 	}
 	s.setStateLocked(l)
 	return true
@@ -78,13 +90,14 @@ func (s *stream) openLocked(l backlog.Loaded, fresh []*entry, hooks *hooks) {
 	s.current = newTail(l, fresh)
 	s.fitLocked(s.current)
 	if l.State.Closed {
-		s.closeLocked(s.current, hooks)
+		s.closeLocked(s.current, true, hooks)
 	}
 }
 
 // adoptLocked lets a waiting tail become that of the numbering that began, if
-// that is the first since the tail waits.
-func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, hooks *hooks) {
+// that is the first since the tail waits. told is true if the subscriptions have
+// just been told that they may miss ephemeral frames.
+func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, told bool, hooks *hooks) {
 	switch {
 	case !l.State.Exists:
 		// Removed after its retention, if it was ever there.
@@ -110,7 +123,7 @@ func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, hooks *h
 	s.fitLocked(t)
 	t.parked.wake(hooks)
 	if l.State.Closed {
-		s.closeLocked(t, hooks)
+		s.closeLocked(t, told, hooks)
 	}
 }
 
@@ -124,6 +137,7 @@ func (s *stream) adoptMissedLocked(t *tail, l backlog.Loaded, hooks *hooks) bool
 	}
 	t.own = first.OwnEpoch
 	t.zeroEpoch = first.Frame.Position.Epoch
+	t.head = backlog.Position{Epoch: t.zeroEpoch}
 	t.closedAt = s.held.closeOf(t.own)
 	s.replaceLocked(t, GapEpochChanged, l, hooks)
 	s.retireLocked(t, hooks)
@@ -132,7 +146,7 @@ func (s *stream) adoptMissedLocked(t *tail, l backlog.Loaded, hooks *hooks) bool
 
 // continueLocked extends the current tail, or ends it if the load shows that
 // its numbering was replaced or lost its newest frames.
-func (s *stream) continueLocked(t *tail, k known, l backlog.Loaded, fresh []*entry, hooks *hooks) {
+func (s *stream) continueLocked(t *tail, k known, l backlog.Loaded, fresh []*entry, told bool, hooks *hooks) {
 	state := l.State
 	if !state.Exists || state.OwnEpoch != t.own {
 		s.replaceLocked(t, GapEpochChanged, l, hooks)
@@ -148,11 +162,11 @@ func (s *stream) continueLocked(t *tail, k known, l backlog.Loaded, fresh []*ent
 	before := t.head
 	t.merge(l.Before, fresh)
 	s.fitLocked(t)
-	if t.head != before {
+	if t.ephemerals.lower(k.ephemeral, t.head.Sequence) || t.head != before {
 		t.parked.wake(hooks)
 	}
 	if state.Closed && t.head == state.Head {
-		s.closeLocked(t, hooks)
+		s.closeLocked(t, told, hooks)
 	}
 }
 
@@ -204,7 +218,7 @@ func (s *stream) restLocked(t *tail, entries []*entry, hooks *hooks) bool {
 		return true
 	}
 	how := endedCut
-	if t.head == t.closedAt && t.head.Sequence > 0 {
+	if t.head == t.closedAt && t.own != 0 {
 		how = endedClosed
 	}
 	s.endLocked(t, how, hooks)

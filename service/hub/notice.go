@@ -4,17 +4,19 @@ import "github.com/fanfare-io/fanfare/backlog"
 
 // Delivery is what follows a cursor: frames or a notice, never both.
 type Delivery struct {
-	// Frames are encoded frames, contiguous and in order. The bytes are shared by
-	// all subscriptions: nobody may change them, or the slice.
+	// Frames are encoded frames in order; the durable ones among them are
+	// contiguous. The bytes are shared by all subscriptions: nobody may change them,
+	// or the slice.
 	Frames [][]byte
-	// Last is the subscription's position once this is delivered.
+	// Last is the subscription's position once this is delivered, which no ephemeral
+	// frame moves.
 	Last backlog.Position
-	// Notice is a Gap, CaughtUp or Closed; nil if there are Frames.
+	// Notice is a Gap, CaughtUp, Status or Closed; nil if there are Frames.
 	Notice Notice
 }
 
-// Notice is what a subscriber must know besides frames: [Gap], [CaughtUp] or
-// [Closed].
+// Notice is what a subscriber must know besides frames: [Gap], [CaughtUp],
+// [Status] or [Closed].
 type Notice interface{ notice() }
 
 // Subscribed tells where a subscription begins.
@@ -66,10 +68,13 @@ func (r GapReason) String() string {
 }
 
 // Gap says that frames between the subscriber's position and ResumeAfter are
-// not available. Delivery goes on after ResumeAfter.
+// not available. Delivery goes on after ResumeAfter. If its reason is
+// GapEphemeralMaybeMissed the two are the same: it stands where ephemeral frames
+// may have been, before those that came later.
 type Gap struct {
 	Reason GapReason
-	// Requested is the position that could not be continued from.
+	// Requested is the position that could not be continued from, or the
+	// subscriber's.
 	Requested backlog.Position
 	// Oldest is the oldest sequence that can be replayed.
 	Oldest uint64
@@ -79,8 +84,9 @@ type Gap struct {
 	ResumeAfter backlog.Position
 }
 
-// CaughtUp says that every frame stored before the subscription began, or
-// before its last Gap, has been delivered. It comes once after each of them.
+// CaughtUp says that every durable frame stored before the subscription began, or
+// before its last Gap, has been delivered. It comes once after each of them, but
+// for a Gap of the reason GapEphemeralMaybeMissed, which moves nothing.
 type CaughtUp struct {
 	// Position is the subscriber's.
 	Position backlog.Position

@@ -271,9 +271,10 @@ func (s *stream) finish(p *part, l backlog.Listening, loaded backlog.Loaded, hoo
 		s.repeatLocked(p)
 		return
 	}
-	s.confirmed = l.Number
+	s.confirmed, s.origin = l.Number, l.Origin
 	s.used = time.Now()
 	s.judgeLocked(p.batch, loaded, hooks)
+	s.endOverdueLocked(l.Number, hooks)
 	s.explainHeldLocked(p.known.held, s.hub.origin.Load(), hooks)
 	s.answerPendingLocked(l.Number, hooks)
 	s.readAgainLocked(p.known.read)

@@ -15,16 +15,19 @@ const hintPause = time.Second
 
 // Listening implements [Sink]. Every resident stream is refreshed.
 func (h *Hub) Listening(l backlog.Listening) {
+	// First: a load that counts under this listening knows of the outage.
+	h.outages.Add(1)
 	// Before the streams are gone through: a load that finishes in between either
 	// sees this number and is repeated, or has a tail that is refreshed.
 	h.listened.Store(l.Number)
 	h.origin.Store(l.Origin)
+	h.changeStatus(true)
 	signal(h.relistened)
 }
 
 // Lost implements [Sink]. Subscriptions stay, and what they miss is read when
 // there is a new listening; loads in flight find that theirs is not current.
-func (h *Hub) Lost(error) {}
+func (h *Hub) Lost(error) { h.changeStatus(false) }
 
 // Announce implements [Sink].
 func (h *Hub) Announce(announcements []backlog.Announcement) {
@@ -45,8 +48,16 @@ func (h *Hub) Hint() {
 	signal(h.hinted)
 }
 
+// Missed implements [Sink].
+func (h *Hub) Missed() {
+	// Before the refreshes, which then know of it.
+	h.outages.Add(1)
+	h.Hint()
+}
+
 // runScheduler queues refreshes: of all streams after a new listening and after
-// a hint, and of every stream once in the re-read interval.
+// a hint, and of every stream once in the re-read interval. It also has changes of
+// the status told.
 func (h *Hub) runScheduler(ctx context.Context) error {
 	reread := reread{interval: h.cfg.ReReadInterval, chunk: h.cfg.RoundStreams}
 	timer := time.NewTimer(reread.interval)
@@ -64,6 +75,8 @@ func (h *Hub) runScheduler(ctx context.Context) error {
 			hinted, pauseOver = nil, time.After(hintPause)
 		case <-pauseOver:
 			hinted, pauseOver = h.hinted, nil
+		case <-h.statusChanged:
+			h.wakeAll()
 		case <-timer.C:
 			streams, next := reread.next(h.residents)
 			h.queueRefreshes(streams)

@@ -8,7 +8,7 @@ import (
 
 // counts are what the hub has counted since it was made.
 type counts struct {
-	loads, refreshes, pages, appended, dropped, hints, shrunk atomic.Uint64
+	loads, refreshes, pages, appended, ephemeral, dropped, hints, shrunk, slow atomic.Uint64
 }
 
 // Stats tells what the hub holds and has done.
@@ -23,6 +23,9 @@ type Stats struct {
 	Loads, Refreshes, Pages uint64
 	// Appended counts frames that went from an announcement into a tail.
 	Appended uint64
+	// Ephemeral counts ephemeral frames that went into a tail; Slow subscriptions
+	// that were ended because they had not taken one that was dropped.
+	Ephemeral, Slow uint64
 	// Dropped counts announced frames that were not in the store.
 	Dropped uint64
 	// Hints counts hints; Shrunk counts tails emptied for want of room.
@@ -43,6 +46,8 @@ func (h *Hub) Stats() Stats {
 		Refreshes:   h.counts.refreshes.Load(),
 		Pages:       h.counts.pages.Load(),
 		Appended:    h.counts.appended.Load(),
+		Ephemeral:   h.counts.ephemeral.Load(),
+		Slow:        h.counts.slow.Load(),
 		Dropped:     h.counts.dropped.Load(),
 		Hints:       h.counts.hints.Load(),
 		Shrunk:      h.counts.shrunk.Load(),

@@ -35,8 +35,12 @@ type stream struct {
 	notBefore time.Time
 	stateRead time.Time
 	// confirmed is the number of the listening under which the current tail was
-	// last read.
-	confirmed uint64
+	// last read, and origin that listening's.
+	confirmed, origin uint64
+	// marked is true if the stream has ever carried an ephemeral frame; outages is
+	// how many of those that the hub has counted its subscriptions were told of.
+	marked  bool
+	outages uint64
 	// reads is how many reads have begun; newest is the number of the last begun of
 	// those that were taken in.
 	reads, newest uint64
@@ -71,16 +75,20 @@ func (s *stream) announceLocked(a *backlog.Announcement, origin uint64, hooks *h
 	switch {
 	case t == nil:
 		s.held.add(a)
+	case a.OwnEpoch != t.own && s.unendedLocked(a.OwnEpoch) != nil:
+		s.announceFormerLocked(s.unendedLocked(a.OwnEpoch), a, hooks)
 	case a.OwnEpoch != 0 && a.OwnEpoch != t.own && s.ended.has(a.OwnEpoch):
 		// Late: that numbering has ended, after everything in it.
-	case a.OwnEpoch != t.own && s.retiredLocked(a.OwnEpoch) != nil:
-		if a.Kind == backlog.AnnounceClosed {
-			s.retiredLocked(a.OwnEpoch).closedAt = p
-		}
 	case t.own == 0 || a.OwnEpoch != t.own:
+		s.holdLocked(a)
+	case s.origin != origin:
+		// Another server than the tail was read from: it may have lost commits, and
+		// until that is known nothing is next in line.
 		s.holdLocked(a)
 	case a.Kind == backlog.AnnounceClosed:
 		s.announceClosedLocked(a, hooks)
+	case a.Kind == backlog.AnnounceEphemeral:
+		s.announceEphemeralLocked(t, a.Frame, hooks)
 	case a.Origin != origin:
 		s.holdLocked(a)
 	case p.Sequence <= t.head.Sequence:
@@ -92,14 +100,29 @@ func (s *stream) announceLocked(a *backlog.Announcement, origin uint64, hooks *h
 	}
 }
 
-// retiredLocked returns the tail of a numbering that is being read to its end.
-func (s *stream) retiredLocked(own uint64) *tail {
+// unendedLocked returns the tail of a numbering that is over, whose end waits
+// for what is left of it.
+func (s *stream) unendedLocked(own uint64) *tail {
 	for _, t := range s.former {
-		if t.retired && t.own == own {
+		if t.own == own && (t.retired || !t.closing.IsZero()) {
 			return t
 		}
 	}
 	return nil
+}
+
+// announceFormerLocked takes in what is announced of a numbering that is over.
+// Its durable frames are read.
+func (s *stream) announceFormerLocked(t *tail, a *backlog.Announcement, hooks *hooks) {
+	switch {
+	case a.Kind == backlog.AnnounceEphemeral:
+		s.announceEphemeralLocked(t, a.Frame, hooks)
+	case a.Kind != backlog.AnnounceClosed:
+	case t.retired:
+		t.closedAt = a.Frame.Position
+	default:
+		s.endLocked(t, endedClosed, hooks)
+	}
 }
 
 // appendLocked appends the frame that is next in line.
@@ -116,7 +139,7 @@ func (s *stream) appendLocked(t *tail, a *backlog.Announcement, hooks *hooks) {
 func (s *stream) announceClosedLocked(a *backlog.Announcement, hooks *hooks) {
 	t, last := s.current, a.Frame.Position
 	if last == t.head {
-		s.closeLocked(t, hooks)
+		s.closeLocked(t, true, hooks)
 		return
 	}
 	if last.Sequence > t.head.Sequence {
@@ -131,15 +154,36 @@ func (s *stream) holdLocked(a *backlog.Announcement) {
 	s.queueRefreshLocked()
 }
 
+// closeGrace is how long the announcement of a close that was read is awaited.
+const closeGrace = time.Second
+
 // closeLocked ends the current tail after its head and waits for the next
-// numbering.
-func (s *stream) closeLocked(t *tail, hooks *hooks) {
+// numbering. settled is true if no ephemeral frame of the tail can come any more,
+// or its subscriptions have just been told that they may miss some. Otherwise the
+// close is known from a read, which may have overtaken ephemeral frames committed
+// before: the end waits for the announcement.
+func (s *stream) closeLocked(t *tail, settled bool, hooks *hooks) {
 	s.state.Closed, s.state.EverClosed, s.state.Head = true, true, t.head
 	s.forgetClosedLocked()
 	s.closed = t
 	s.current = waitingTail(t.own)
 	s.former = append(s.former, t)
+	if !settled && s.marked && t.readers > 0 {
+		t.closing, t.closingUnder = time.Now(), s.hub.listened.Load()
+		return
+	}
 	s.endLocked(t, endedClosed, hooks)
+}
+
+// endOverdueLocked ends tails whose close was never announced, and will not be.
+func (s *stream) endOverdueLocked(listening uint64, hooks *hooks) {
+	for _, t := range slices.Clone(s.former) {
+		if t.closing.IsZero() || (t.closingUnder == listening && time.Since(t.closing) < closeGrace) {
+			continue
+		}
+		s.tellOutageLocked(t, hooks)
+		s.endLocked(t, endedClosed, hooks)
+	}
 }
 
 // forgetClosedLocked gives up the closed numbering, because the stream was
@@ -153,7 +197,7 @@ func (s *stream) forgetClosedLocked() {
 
 // endLocked ends a tail that is in former.
 func (s *stream) endLocked(t *tail, how ending, hooks *hooks) {
-	t.retired, t.ending = false, how
+	t.retired, t.closing, t.ending = false, time.Time{}, how
 	if t.own != 0 {
 		s.ended.add(t.own)
 	}
@@ -167,6 +211,7 @@ func (s *stream) giveUpLocked(t *tail) {
 		return
 	}
 	t.empty()
+	t.emptyEphemerals()
 	s.settleLocked(t)
 	if i := slices.Index(s.former, t); i >= 0 {
 		s.former = slices.Delete(s.former, i, i+1)
@@ -194,6 +239,7 @@ func (s *stream) shrinkLocked() int {
 		}
 		freed += t.bytes
 		t.empty()
+		t.emptyEphemerals()
 		s.settleLocked(t)
 	}
 	return freed
@@ -245,5 +291,5 @@ func (s *stream) wantRefresh() bool {
 // refreshDueLocked reports whether a queued refresh is still needed: what was
 // held may have been explained by a read that was in flight.
 func (s *stream) refreshDueLocked() bool {
-	return s.refreshWanted || len(s.held.list) > 0
+	return s.refreshWanted || len(s.held.list) > 0 || (s.current != nil && s.current.ephemerals.reach > s.current.head.Sequence)
 }

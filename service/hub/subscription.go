@@ -11,42 +11,59 @@ import (
 // ErrSubscriptionClosed is returned by reads of a subscription after its Close.
 var ErrSubscriptionClosed = errors.New("the subscription was closed")
 
+// ErrSlowSubscriber ends a subscription that had not taken an ephemeral frame when
+// it had to be dropped for want of room. Its position says where to resume.
+var ErrSlowSubscriber = errors.New("ephemeral frames were dropped before the subscription took them")
+
 // Subscription delivers one stream from a start on. Its reads, TryNext and
 // Next, are for one goroutine at a time; the other methods may be called by
 // any.
 type Subscription struct {
-	hub        *Hub
-	stream     *stream
-	subscribed Subscribed
+	// What every read touches comes first: a thousand subscriptions that get a frame
+	// are a thousand misses of the cache for each line that it is spread over.
 
-	// The rest is guarded by stream.mu.
+	hub    *Hub
+	stream *stream
+
+	// The rest is guarded by stream.mu, but subscribed, which never changes.
 
 	// tail holds the cursor; nil before the subscription has been placed.
 	tail *tail
 	// cursor is the last position handed over.
 	cursor backlog.Position
+	// had is the number of the last ephemeral frame of the tail that was handed over,
+	// or was there before the subscription.
+	had uint64
 	// mark is the sequence of the head when the subscription began or last had a
-	// Gap; once the cursor is there, CaughtUp is due, unless caughtUp.
+	// Gap for durable frames; once the cursor is there, CaughtUp is due, unless
+	// caughtUp.
 	mark     uint64
 	caughtUp bool
-	// turn, if not nil, is the Gap to hand over next, and where that leads.
-	turn *turn
 	// judging is true while a load decides where to go on.
 	judging bool
+	closed  bool
+	// status is the count of the status that the subscriber knows of.
+	status uint32
+
+	// turn, if not nil, is the Gap to hand over next, and where that leads.
+	turn *turn
 	// page is being read or used for what is below the window.
 	page *page
 	// err ends the subscription.
-	err    error
-	closed bool
-
+	err     error
 	hook    func()
 	waitsIn *waiters
 	waitsAt int
+
 	// wakeup is what Next waits for; nil before the first Next.
 	wakeup chan struct{}
+	// began is the sequence of the head when the subscription began, if it began in
+	// this tail: an ephemeral frame that follows a smaller one was committed before.
+	began      uint64
+	subscribed Subscribed
 }
 
-// turn is a Gap and the place after it.
+// turn is a Gap and the place after it. Without a reason it is only the place.
 type turn struct {
 	gap   Gap
 	tail  *tail
@@ -80,7 +97,8 @@ func (s *Subscription) SetWake(hook func()) {
 // is nothing yet; then the wake hook will be called. What it returns counts as
 // handed over.
 //
-// The error is io.EOF after a Closed, ErrSubscriptionClosed after Close.
+// The error is io.EOF after a Closed, ErrSubscriptionClosed after Close, and
+// ErrSlowSubscriber.
 func (s *Subscription) TryNext(maxBytes int) (Delivery, bool, error) {
 	s.stream.mu.Lock()
 	defer s.stream.mu.Unlock()
@@ -93,6 +111,8 @@ func (s *Subscription) TryNext(maxBytes int) (Delivery, bool, error) {
 			return d, true, nil
 		case waits:
 			return Delivery{}, false, nil
+		case ended:
+			return Delivery{}, false, s.err
 		case again:
 		}
 	}
@@ -159,18 +179,30 @@ const (
 	delivered result = iota
 	waits
 	again
+	ended
 )
 
-// stepLocked answers: what follows the cursor?
+// stepLocked answers: what follows the cursor? It is one function because a
+// Delivery is large, and passing it on costs as much as finding it.
 func (s *Subscription) stepLocked(maxBytes int) (Delivery, result) {
-	switch t := s.tail; {
+	t := s.tail
+	switch {
+	case s.status != s.hub.statuses.Load():
+		return s.statusLocked(), delivered
 	case s.turn != nil:
-		return s.turnLocked(), delivered
+		return s.turnLocked(maxBytes)
 	case s.judging:
 		return Delivery{}, waits
 	case !s.caughtUp && s.cursor.Sequence >= s.mark:
 		s.caughtUp = true
 		return Delivery{Last: s.cursor, Notice: CaughtUp{Position: s.cursor}}, delivered
+	case s.had < t.ephemerals.last:
+		if d, result := s.mixedLocked(maxBytes); result != again {
+			return d, result
+		}
+	}
+	// Only durable frames, or a page of them first.
+	switch {
 	case s.page != nil:
 		return s.fromPageLocked(maxBytes)
 	case s.cursor.Sequence < t.base.Sequence:
@@ -184,13 +216,20 @@ func (s *Subscription) stepLocked(maxBytes int) (Delivery, result) {
 	}
 }
 
-// limit is the sequence up to which frames may be delivered at once: CaughtUp
-// stands right after the mark.
+// limit is the sequence up to which durable frames may be delivered at once:
+// CaughtUp stands right after the mark, and an ephemeral frame after what it
+// follows.
 func (s *Subscription) limit() uint64 {
-	if s.caughtUp {
-		return backlog.MaxPositionValue
+	limit := uint64(backlog.MaxPositionValue)
+	if !s.caughtUp {
+		limit = s.mark
 	}
-	return s.mark
+	if e := &s.tail.ephemerals; s.had < e.last {
+		if next := e.after(s.had); len(next) > 0 {
+			limit = min(limit, next[0].follows)
+		}
+	}
+	return limit
 }
 
 func (s *Subscription) framesLocked(frames [][]byte, last backlog.Position) Delivery {
@@ -225,6 +264,7 @@ func (s *Subscription) atEndLocked() (Delivery, result) {
 	switch t := s.tail; t.ending {
 	case endedClosed:
 		s.err = io.EOF
+		s.cursor = t.head // of a numbering without durable frames it was not known
 		s.leaveTailLocked()
 		return Delivery{Last: t.head, Notice: Closed{Last: t.head}}, delivered
 	case endedCut:
@@ -256,13 +296,22 @@ func (s *Subscription) turnToNextLocked() {
 	}}
 }
 
-// turnLocked hands over the Gap and moves the cursor, in one.
-func (s *Subscription) turnLocked() Delivery {
+// turnLocked hands over the Gap and moves the cursor, in one, once there is no
+// ephemeral frame left in the tail that it leaves.
+func (s *Subscription) turnLocked(maxBytes int) (Delivery, result) {
 	t := s.turn
+	if t.tail != s.tail && s.had < s.tail.ephemerals.last {
+		if d, result := s.mixedLocked(maxBytes); result != again {
+			return d, result
+		}
+	}
 	s.turn = nil
 	s.enterLocked(t.tail, t.after)
+	if t.gap.Reason == 0 {
+		return Delivery{}, again
+	}
 	s.mark, s.caughtUp = t.tail.head.Sequence, false
-	return Delivery{Last: t.after, Notice: t.gap}
+	return Delivery{Last: t.after, Notice: t.gap}, delivered
 }
 
 // placeLocked puts the subscription where a load or the tail said.
@@ -270,22 +319,32 @@ func (s *Subscription) placeLocked(a answer, first bool) {
 	s.judging = false
 	if first {
 		s.subscribed = a.subscribed
-		s.cursor = a.subscribed.ResumeAfter
-		s.mark = a.tail.head.Sequence
+		s.enterLocked(a.tail, a.subscribed.ResumeAfter)
+		// What came before is not for this subscription.
+		s.had, s.began = a.tail.ephemerals.last, a.tail.head.Sequence
+		s.mark, s.status = s.began, s.hub.statusAtPlacement()
 	}
-	if a.gap != nil {
+	switch {
+	case a.gap != nil:
 		s.turn = &turn{gap: *a.gap, tail: a.tail, after: a.after}
-		return
+	case a.tail != s.tail && s.had < s.tail.ephemerals.last:
+		s.turn = &turn{tail: a.tail, after: a.after}
+	default:
+		s.enterLocked(a.tail, a.after)
 	}
-	s.enterLocked(a.tail, a.after)
 }
 
-// enterLocked moves the cursor into a tail.
+// enterLocked moves the cursor into a tail. All its ephemeral frames are for a
+// subscription that was in another.
 func (s *Subscription) enterLocked(t *tail, cursor backlog.Position) {
 	s.leavePageLocked()
+	s.cursor = cursor
+	if t == s.tail {
+		return
+	}
 	s.leaveTailLocked()
 	t.readers++
-	s.tail, s.cursor = t, cursor
+	s.tail, s.had, s.began = t, 0, 0
 }
 
 func (s *Subscription) leaveTailLocked() {

@@ -50,7 +50,9 @@ type tail struct {
 	base    backlog.Position
 	entries []*entry
 	head    backlog.Position
-	// bytes is what the entries cost; counted is how much of it is in the hub's
+	// ephemerals are the ephemeral frames between and after them.
+	ephemerals ephemerals
+	// bytes is what all of these cost; counted is how much of it is in the hub's
 	// total.
 	bytes, counted int
 
@@ -65,7 +67,11 @@ type tail struct {
 	closedAt backlog.Position
 	// retired is true while the rest of a replaced numbering is being read.
 	retired bool
-	ending  ending
+	// closing is since when the close is known from a read, and closingUnder the
+	// listening of that time, while its announcement is awaited; see closeLocked.
+	closing      time.Time
+	closingUnder uint64
+	ending       ending
 	// reason and next are those of endedCut; next is also set while retired.
 	reason GapReason
 	next   *tail
@@ -140,13 +146,30 @@ func (t *tail) extend(before backlog.Position, fresh []*entry) {
 	t.base = before
 }
 
-// trim drops the oldest entries beyond the bounds, but not the newest entry.
+// trim drops the oldest of both kinds of frames beyond the bounds, but not the
+// newest frame. An outage goes with a frame that came after it.
 func (t *tail) trim(maxFrames, maxBytes int) {
-	n := 0
-	for bytes := t.bytes; len(t.entries)-n > 1 && (len(t.entries)-n > maxFrames || bytes > maxBytes); n++ {
-		bytes -= t.entries[n].bytes() + entryOverhead
+	frames, bytes := len(t.entries)+t.ephemerals.frames, t.bytes
+	list := t.ephemerals.list
+	n, m, dropped := 0, 0, 0 // of the entries; of the list; of the list up to a frame
+	for frames > 1 && (frames > maxFrames || bytes > maxBytes) {
+		var oldest *entry
+		if m == len(list) || n < len(t.entries) && t.entries[n].position.Sequence <= list[m].follows {
+			oldest = t.entries[n]
+			n++
+		} else {
+			oldest = list[m].entry
+			m++
+			if oldest == nil {
+				continue
+			}
+			dropped = m
+		}
+		bytes -= oldest.bytes() + entryOverhead
+		frames--
 	}
 	t.drop(n)
+	t.dropEphemerals(dropped)
 }
 
 // drop drops the n oldest entries.

@@ -1,0 +1,191 @@
+package hub
+
+import (
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// keptEphemerals is the largest array that is kept for the next when it is empty.
+const keptEphemerals = 64
+
+// ephemerals are the ephemeral frames that came while a tail had readers, and
+// the outages between them, in the order in which they came. They exist nowhere
+// else. It is guarded by the stream's mutex.
+type ephemerals struct {
+	list []ephemeral
+	// frames is how many of them are frames.
+	frames int
+	// last is the number of the newest that came. A subscription's cursor holds the
+	// number of the last one it had.
+	last uint64
+	// lost is the number of the last frame that was dropped: a subscription that has
+	// not had it cannot go on.
+	lost uint64
+	// reach is the greatest sequence that one was said to follow, if the store was
+	// not read since.
+	reach uint64
+}
+
+// ephemeral is an ephemeral frame, or an outage.
+type ephemeral struct {
+	// number ascends within the tail, not always by one.
+	number uint64
+	// follows is the sequence of the durable frame after which it is due.
+	follows uint64
+	// entry is nil for an outage: ephemeral frames may have been missed.
+	entry *entry
+}
+
+// add takes in a frame.
+func (e *ephemerals) add(frame *entry) {
+	e.append(frame.position.Sequence, frame)
+	e.frames++
+}
+
+// addOutage takes in an outage. Outages with nothing between them are one: who
+// has had the first is told again, who has not is told once.
+func (e *ephemerals) addOutage(follows uint64) {
+	if n := len(e.list); n > 0 && e.list[n-1].entry == nil {
+		e.list = e.list[:n-1]
+	}
+	e.append(follows, nil)
+}
+
+func (e *ephemerals) append(follows uint64, frame *entry) {
+	e.last++
+	e.list = append(e.list, ephemeral{number: e.last, follows: follows, entry: frame})
+}
+
+// after returns what came after the one with a number.
+func (e *ephemerals) after(number uint64) []ephemeral {
+	return e.list[sort.Search(len(e.list), func(i int) bool { return e.list[i].number > number }):]
+}
+
+// lower puts those of the first upTo that were said to follow a greater sequence
+// after this one, and reports whether there were any: what they follow is not in
+// the store.
+func (e *ephemerals) lower(upTo, sequence uint64) (lowered bool) {
+	if e.reach <= sequence {
+		return false
+	}
+	e.reach = 0
+	for i := range e.list {
+		f := &e.list[i]
+		if f.number <= upTo && f.follows > sequence {
+			f.follows, lowered = sequence, true
+		}
+		e.reach = max(e.reach, f.follows)
+	}
+	return lowered
+}
+
+// drop drops the n oldest and returns what they cost.
+func (e *ephemerals) drop(n int) (bytes int) {
+	if n == 0 {
+		return 0
+	}
+	for _, f := range e.list[:n] {
+		if f.entry != nil {
+			bytes += f.entry.bytes() + entryOverhead
+			e.lost = f.number
+			e.frames--
+		}
+	}
+	clear(e.list[:n]) // the array outlives them
+	switch {
+	case n < len(e.list):
+		e.list = e.list[n:]
+	case cap(e.list) <= keptEphemerals:
+		e.list = e.list[:0]
+	default:
+		e.list = nil
+	}
+	return bytes
+}
+
+// addEphemeral takes in an ephemeral frame. allHad is true if every subscription
+// that may ever read it has had what was due before: that is not kept.
+func (t *tail) addEphemeral(frame *entry, allHad bool) {
+	if allHad {
+		t.dropEphemerals(t.dueEphemerals())
+	}
+	t.ephemerals.add(frame)
+	t.bytes += frame.bytes() + entryOverhead
+}
+
+// dueEphemerals is how many may be handed over to who is at the head.
+func (t *tail) dueEphemerals() int {
+	list := t.ephemerals.list
+	n := slices.IndexFunc(list, func(f ephemeral) bool { return f.follows > t.head.Sequence })
+	if n < 0 {
+		return len(list)
+	}
+	return n
+}
+
+func (t *tail) dropEphemerals(n int) { t.bytes -= t.ephemerals.drop(n) }
+
+// emptyEphemerals drops all frames: who has not had them is ended. An outage after
+// the last of them stays, because nothing else would tell of it.
+func (t *tail) emptyEphemerals() {
+	n := len(t.ephemerals.list)
+	for n > 0 && t.ephemerals.list[n-1].entry == nil {
+		n--
+	}
+	t.dropEphemerals(n)
+}
+
+// announceEphemeralLocked takes an ephemeral frame into a tail, where it waits
+// for those that are still before its place.
+func (s *stream) announceEphemeralLocked(t *tail, f backlog.Frame, hooks *hooks) {
+	s.marked, s.used = true, time.Now()
+	if t == s.current {
+		// It came after the outage, and must not be read before that is told.
+		s.noteOutagesLocked(s.hub.outages.Load(), hooks)
+		s.reachLocked(t, f.Position.Sequence)
+	}
+	if !s.readableLocked(t) {
+		return
+	}
+	t.addEphemeral(s.hub.entryOf(f), len(t.parked.list) == t.readers && len(s.former) == 0)
+	s.fitLocked(t)
+	s.hub.counts.ephemeral.Add(1)
+	t.parked.wake(hooks)
+}
+
+// reachLocked has the frames read that an ephemeral one follows.
+func (s *stream) reachLocked(t *tail, sequence uint64) {
+	if sequence > t.head.Sequence {
+		t.ephemerals.reach = max(t.ephemerals.reach, sequence)
+		s.queueRefreshLocked()
+	}
+}
+
+// readableLocked reports whether a subscription that is there may read what comes
+// to a tail: it is in the tail, or on its way through former ones.
+func (s *stream) readableLocked(t *tail) bool { return t.readers > 0 || len(s.former) > 0 }
+
+// noteOutagesLocked tells the subscriptions of a marked stream of outages that the
+// hub has counted and the stream does not know of. It returns true if it told
+// them.
+func (s *stream) noteOutagesLocked(counted uint64, hooks *hooks) bool {
+	if s.outages >= counted {
+		return false
+	}
+	s.outages = counted
+	return s.tellOutageLocked(s.current, hooks)
+}
+
+// tellOutageLocked tells the subscriptions of a marked stream, after what the tail
+// has, that ephemeral frames may have been missed.
+func (s *stream) tellOutageLocked(t *tail, hooks *hooks) bool {
+	if !s.marked || t == nil || !s.readableLocked(t) {
+		return false
+	}
+	t.ephemerals.addOutage(t.head.Sequence)
+	t.parked.wake(hooks)
+	return true
+}

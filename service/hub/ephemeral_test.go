@@ -1,0 +1,501 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+func (r *rig) ephemeralMany(name backlog.StreamName, from, n int) {
+	for i := range n {
+		r.bus.publishEphemeral(name, fmt.Sprint("e", from+i))
+	}
+}
+
+// ephemeralNumbers is what ephemeralMany published.
+func ephemeralNumbers(from, n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprint("e", from+i)
+	}
+	return list
+}
+
+// ephemerals reads until there are n ephemeral frames in all.
+func (r *reader) ephemerals(n int) []string {
+	r.t.Helper()
+	r.until(fmt.Sprintf("%d ephemeral frames", n), func() bool { return len(r.ephemeral) >= n })
+	return r.ephemeral
+}
+
+// An ephemeral frame is for who is subscribed when it commits, and moves nobody.
+func TestEphemeralFrames(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 3)
+		r.ephemeralMany(orders, 0, 1)
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		s.silent()
+		r.ephemeralMany(orders, 1, 2)
+		expect(t, s.ephemerals(2), ephemeralNumbers(1, 2))
+		if got := s.sub.Position(); got != r.store.head(orders) {
+			t.Errorf("position %s, want the head %s", got, r.store.head(orders))
+		}
+		live := r.subscribe(orders, Live())
+		live.caughtUp()
+		live.silent()
+		resumed := r.subscribe(orders, After(s.position))
+		resumed.caughtUp()
+		resumed.silent()
+		r.publishMany(orders, 3, 1)
+		for _, s := range []*reader{s, live, resumed} {
+			s.until("the frame", func() bool { return len(s.payloads) > 0 && s.payloads[len(s.payloads)-1] == "3" })
+			s.silent()
+		}
+	})
+}
+
+// Two frames that are equal in everything both arrive: nothing filters them.
+func TestEqualEphemeralFrames(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		s := r.subscribe(orders, Live())
+		for range 5 {
+			r.bus.publishEphemeral(orders, "same")
+		}
+		expect(t, s.ephemerals(5), []string{"same", "same", "same", "same", "same"})
+		s.caughtUpOrSilent()
+	})
+}
+
+// mixedMany publishes n frames of both kinds, in an order that depends on n alone,
+// some as pointers, and returns their payloads.
+func (r *rig) mixedMany(name backlog.StreamName, from, n int) []string {
+	var all []string
+	for i := from; i < from+n; i++ {
+		payload := fmt.Sprint(i)
+		switch i % 5 {
+		case 0, 3:
+			r.bus.publish(name, payload)
+		case 1:
+			r.bus.publishPointer(name, payload)
+		default:
+			payload = "e" + payload
+			r.bus.publishEphemeral(name, payload)
+		}
+		all = append(all, payload)
+	}
+	return all
+}
+
+// The order of a publisher's frames is that of delivery, whatever their kind and
+// however the durable ones are announced.
+func TestEphemeralFramesKeepTheirPlace(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		var want []string
+		for i := range 40 {
+			want = append(want, r.mixedMany(orders, 25*i, 25)...)
+			if i%2 == 0 {
+				s.until("all", func() bool { return len(s.all) == len(want) })
+			}
+		}
+		s.until("all", func() bool { return len(s.all) == len(want) })
+		expect(t, s.all, want)
+		s.silent()
+	})
+}
+
+// What is published during a replay is held back until the replay has reached its
+// place, whether the replay comes from the window, from pages or from both.
+func TestEphemeralFramesWaitForTheReplay(t *testing.T) {
+	for what, cfg := range map[string]Config{
+		"window":         {},
+		"pages":          {PageFrames: 64, TailFrames: 400},
+		"smaller frames": {PageFrames: 7, TailFrames: 400},
+	} {
+		for _, maxBytes := range []int{1, 300, messageBytes} {
+			t.Run(fmt.Sprint(what, maxBytes), func(t *testing.T) {
+				bubble(t, cfg, func(t *testing.T, r *rig) {
+					r.store.backlog = 10000
+					r.publishMany(orders, 0, 1000)
+					r.store.trim(orders, 900)
+					s := r.subscribe(orders, Oldest())
+					want := append(numbers(100, 900), r.mixedMany(orders, 1000, 300)...)
+					for len(s.all) < len(want) {
+						d, err := s.sub.Next(t.Context(), maxBytes)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if err := s.take(d); err != nil {
+							t.Fatal(err)
+						}
+					}
+					expect(t, s.all, want)
+					if _, ok := s.notices[0].(CaughtUp); !ok || len(s.notices) != 1 {
+						t.Errorf("notices %+v", s.notices)
+					}
+					s.silent()
+				})
+			})
+		}
+	}
+}
+
+// CaughtUp waits for no ephemeral frame, and stands before those that came after
+// the subscription began.
+func TestCaughtUpBeforeEphemeralFrames(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 10)
+		s := r.subscribe(orders, Oldest())
+		r.ephemeralMany(orders, 0, 1)
+		s.caughtUp()
+		expect(t, s.all, numbers(0, 10))
+		expect(t, s.ephemerals(1), ephemeralNumbers(0, 1))
+	})
+}
+
+// One ephemeral frame at a random moment of a subscribe, then nothing more. If it
+// was published after the ack it comes, once.
+func TestEphemeralSeamUnderSilence(t *testing.T) {
+	rounds := 1000
+	if testing.Short() {
+		rounds = 200
+	}
+	r := newRig(t, Config{Linger: time.Millisecond})
+	for i := range rounds {
+		name := streamName(i % 50)
+		start := []Start{Oldest(), Live(), Last(1)}[i%3]
+		delay := time.Duration(rand.IntN(200)) * time.Microsecond
+		payload := fmt.Sprint("round ", i)
+		acked, published := make(chan struct{}), make(chan bool)
+		go func() {
+			<-time.After(delay)
+			select {
+			case <-acked:
+				r.bus.publishEphemeral(name, payload)
+				published <- true
+			default:
+				r.bus.publishEphemeral(name, payload)
+				published <- false
+			}
+		}()
+		s := r.subscribe(name, start)
+		close(acked)
+		if after := <-published; after {
+			s.until("the frame", func() bool { return len(s.ephemeral) > 0 })
+		}
+		r.bus.publishEphemeral(name, "marker")
+		s.until("the marker", func() bool { return slices.Contains(s.ephemeral, "marker") })
+		if n := len(s.ephemeral); n > 2 || (n == 2 && s.ephemeral[0] != payload) {
+			t.Fatalf("got %v", s.ephemeral)
+		}
+		s.sub.Close()
+	}
+}
+
+// While a stream is being loaded its ephemeral frames are held. What follows less
+// than the load found was committed before it; what may be later is delivered.
+func TestEphemeralFramesDuringTheLoad(t *testing.T) {
+	for _, stored := range []int{0, 5} {
+		bubble(t, Config{}, func(t *testing.T, r *rig) {
+			r.publishMany(orders, 0, stored)
+			r.store.before = func(string) {
+				r.store.before = nil
+				r.ephemeralMany(orders, 0, 1) // followed by a frame that the load finds
+				r.publishMany(orders, stored, 1)
+				r.ephemeralMany(orders, 1, 1)
+			}
+			r.store.after = func(string) {
+				r.store.after = nil
+				r.ephemeralMany(orders, 2, 1)
+				r.publishMany(orders, stored+1, 1)
+				r.ephemeralMany(orders, 3, 1)
+			}
+			s := r.subscribe(orders, Live())
+			if got := s.sub.Subscribed().Head.Sequence; got != uint64(stored)+1 {
+				t.Fatalf("acked with head %d", got)
+			}
+			s.ephemerals(3)
+			expect(t, s.all, []string{"e1", "e2", fmt.Sprint(stored + 1), "e3"})
+			s.silent()
+		})
+	}
+}
+
+// More of them during a load than is held: those who wait for it are told, and
+// nobody else.
+func TestEphemeralFloodDuringTheLoad(t *testing.T) {
+	for what, flood := range map[string]func(r *rig){
+		"frames": func(r *rig) { r.ephemeralMany(orders, 0, maxHeld+1) },
+		"bytes": func(r *rig) {
+			for range 5 {
+				r.bus.publishEphemeral(orders, strings.Repeat("x", 60<<10))
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, Config{}, func(t *testing.T, r *rig) {
+				r.publishMany(orders, 0, 3)
+				r.store.after = func(string) {
+					r.store.after = nil
+					flood(r)
+				}
+				s := r.subscribe(orders, Live())
+				s.caughtUp()
+				s.gap(GapEphemeralMaybeMissed)
+				expect(t, s.all, nil)
+				s.ephemerals(1)
+				s.silent()
+				later := r.subscribe(orders, Live())
+				later.caughtUp()
+				later.silent()
+			})
+		})
+	}
+	// Durable announcements, whose room is another, are not told of.
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.store.after = func(string) {
+			r.store.after = nil
+			r.ephemeralMany(orders, 0, 1)
+			r.publishMany(orders, 0, 3*maxHeld)
+			r.ephemeralMany(orders, 1, 1)
+		}
+		s := r.subscribe(orders, Live())
+		expect(t, s.ephemerals(2), ephemeralNumbers(0, 2))
+		s.caughtUpOrSilent()
+	})
+}
+
+// An ephemeral frame that a read has overtaken is delivered at once to who is past
+// its place, and not to who began past it.
+func TestEphemeralFrameBehind(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 3)
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		r.bus.hold()
+		r.ephemeralMany(orders, 0, 1)
+		r.publishMany(orders, 3, 2)
+		r.ephemeralMany(orders, 1, 1)
+		r.bus.sinkHint()
+		expect(t, s.frames(5), numbers(0, 5))
+		later := r.subscribe(orders, Live())
+		r.bus.release(false)
+		expect(t, s.ephemerals(2), ephemeralNumbers(0, 2))
+		expect(t, later.ephemerals(1), ephemeralNumbers(1, 1))
+		s.silent()
+		later.caughtUpOrSilent()
+	})
+}
+
+// An ephemeral frame tells of the durable ones that it follows, if their own
+// announcements were lost.
+func TestEphemeralFrameAhead(t *testing.T) {
+	bubble(t, Config{ReReadInterval: time.Hour}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 3)
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		r.bus.setFilter(func() int { return 0 })
+		r.publishMany(orders, 3, 2)
+		r.bus.setFilter(nil)
+		began := time.Now()
+		r.ephemeralMany(orders, 0, 1)
+		s.ephemerals(1)
+		expect(t, s.all, append(numbers(0, 5), "e0"))
+		if d := time.Since(began); d > 0 {
+			t.Errorf("it came after %s", d)
+		}
+	})
+}
+
+// What an ephemeral frame follows may be nowhere. It is not lost for that, does
+// not hold up what comes after it, and does not have the stream read for ever.
+func TestEphemeralFrameThatFollowsNothing(t *testing.T) {
+	bubble(t, Config{ReReadInterval: time.Hour}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 3)
+		s := r.subscribe(orders, Oldest())
+		s.caughtUp()
+		s.loose = true
+		before, _ := r.store.reads()
+		a := r.store.publishEphemeral(orders, "e0")
+		a.Frame.Position.Sequence = 77
+		r.bus.forge(a)
+		r.ephemeralMany(orders, 1, 1)
+		expect(t, s.ephemerals(2), ephemeralNumbers(0, 2))
+		r.mixedMany(orders, 3, 20)
+		s.until("all", func() bool { return len(s.all) == 3+2+20 })
+		if after, _ := r.store.reads(); after-before > 8 {
+			t.Errorf("%d reads", after-before)
+		}
+	})
+}
+
+// The tail is bounded for both kinds together. Who has not taken what had to be
+// dropped is ended, with its position; others notice nothing.
+func TestSlowSubscriberIsEnded(t *testing.T) {
+	for what, cfg := range map[string]Config{
+		"frames": {TailFrames: 50},
+		"bytes":  {TailBytes: 50 * (entryOverhead + 40)},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, cfg, func(t *testing.T, r *rig) {
+				r.publishMany(orders, 0, 5)
+				fast, slow, durable := r.subscribe(orders, Oldest()), r.subscribe(orders, Oldest()), r.subscribe(streamName(7), Live())
+				slow.frames(5)
+				r.publishMany(streamName(7), 0, 500)
+				want := numbers(0, 5)
+				for i := range 50 {
+					want = append(want, r.mixedMany(orders, 5+10*i, 10)...)
+					fast.until("all", func() bool { return len(fast.all) == len(want) })
+				}
+				expect(t, fast.all, want)
+				if n := r.hub.Stats().TailBytes; n > 2*50*(entryOverhead+40) { // of two streams
+					t.Errorf("a tail of %d bytes", n)
+				}
+				if d, ok := slow.notice().(CaughtUp); !ok {
+					t.Errorf("notice %+v", d)
+				}
+				for range 2 {
+					if _, _, err := slow.sub.TryNext(messageBytes); !errors.Is(err, ErrSlowSubscriber) {
+						t.Fatalf("slow subscription: %v", err)
+					}
+				}
+				again := r.subscribe(orders, After(slow.sub.Position()))
+				if !again.sub.Subscribed().Resumed {
+					t.Errorf("not resumed after %s", slow.sub.Position())
+				}
+				again.caughtUp()
+				expect(t, again.payloads, durableOf(want)[5:])
+				// One of a stream without ephemeral frames pages.
+				expect(t, durable.frames(500), numbers(0, 500))
+				if n := r.hub.Stats().Slow; n != 1 {
+					t.Errorf("%d slow subscriptions", n)
+				}
+			})
+		})
+	}
+}
+
+// durableOf is what of the payloads of mixedMany is durable.
+func durableOf(payloads []string) []string {
+	return slices.DeleteFunc(slices.Clone(payloads), func(p string) bool { return strings.HasPrefix(p, "e") })
+}
+
+// A slow subscription of a stream without ephemeral frames pages, and an outage of
+// its listening that it has not been told of yet does not end it.
+func TestOutageIsNotDropped(t *testing.T) {
+	bubble(t, Config{TailFrames: 10}, func(t *testing.T, r *rig) {
+		r.ephemeralMany(orders, 0, 1)
+		s := r.subscribe(orders, Live())
+		s.caughtUp()
+		r.bus.kill()
+		r.bus.listen()
+		synctest.Wait()
+		r.publishMany(orders, 0, 500)
+		r.hub.shrinkStream(orders)
+		s.gap(GapEphemeralMaybeMissed)
+		expect(t, s.frames(500), numbers(0, 500))
+		s.silent()
+	})
+}
+
+func (h *Hub) shrinkStream(name backlog.StreamName) { h.resident(name).shrink() }
+
+// What every subscription has had is not kept, so that a stream of many ephemeral
+// frames holds none and its durable ones stay in memory.
+func TestEphemeralFramesThatAllHadAreNotKept(t *testing.T) {
+	bubble(t, Config{TailFrames: 64}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 20)
+		var all []*reader
+		for range 3 {
+			s := r.subscribe(orders, Oldest())
+			s.caughtUp()
+			all = append(all, s)
+		}
+		before := r.hub.Stats().TailBytes
+		for i := range 1000 {
+			r.ephemeralMany(orders, i, 1)
+			for _, s := range all {
+				s.ephemerals(i + 1)
+				s.silent()
+			}
+		}
+		if n := r.hub.Stats().TailBytes - before; n > 2*(entryOverhead+40) {
+			t.Errorf("%d bytes are kept", n)
+		}
+		_, pages := r.store.reads()
+		again := r.subscribe(orders, Oldest())
+		again.caughtUp()
+		expect(t, again.payloads, numbers(0, 20))
+		if _, after := r.store.reads(); after != pages {
+			t.Errorf("the durable frames were dropped for ephemeral ones")
+		}
+		// Nor is anything kept for a stream that lingers.
+		for _, s := range append(all, again) {
+			s.sub.Close()
+		}
+		before = r.hub.Stats().TailBytes
+		r.ephemeralMany(orders, 0, 100)
+		if n := r.hub.Stats().TailBytes; n != before {
+			t.Errorf("%d bytes are kept for nobody", n-before)
+		}
+	})
+}
+
+// All tails together stay within their bound with ephemeral frames, too. Who reads
+// in time misses nothing, and the stalled ones are ended.
+func TestEphemeralFramesCountInTheTotal(t *testing.T) {
+	const bound = 256 << 10
+	bubble(t, Config{MaxTailBytes: bound}, func(t *testing.T, r *rig) {
+		var stalled []*reader
+		for i := range 20 {
+			s := r.subscribe(streamName(100+i), Live())
+			s.caughtUp()
+			stalled = append(stalled, s)
+		}
+		fast := r.subscribe(orders, Live())
+		payload := strings.Repeat("x", 1000)
+		for n := range 100 {
+			for i := range 20 {
+				r.bus.publishEphemeral(streamName(100+i), fmt.Sprint(n, payload))
+			}
+			advance(t, time.Millisecond) // so that one stream is colder than another
+			r.bus.publishEphemeral(orders, fmt.Sprint(n))
+			fast.ephemerals(n + 1)
+			synctest.Wait()
+			if got := r.hub.Stats().TailBytes; got > bound {
+				t.Fatalf("%d bytes in all tails", got)
+			}
+		}
+		ends := 0
+		for _, s := range stalled {
+			for s.sub.err == nil {
+				d, ok, err := s.sub.TryNext(messageBytes)
+				switch {
+				case errors.Is(err, ErrSlowSubscriber):
+					ends++
+				case !ok || err != nil:
+					t.Fatalf("a stalled subscription went on without its frames: %v, %v", ok, err)
+				default:
+					if err := s.take(d); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if len(s.ephemeral) == 100 {
+					break
+				}
+			}
+		}
+		if ends < 15 {
+			t.Errorf("%d of 20 stalled subscriptions were ended", ends)
+		}
+	})
+}
