@@ -1,10 +1,12 @@
 package pgbacklog
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"time"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,14 +28,24 @@ const (
 func (c *committer) publishBatch(ctx context.Context, batch []backlog.Publication) ([]backlog.Outcome, error) {
 	items := make([]*item, len(batch))
 	keyed := true
+	var size int64
+	var streams []backlog.StreamName
 	for i, p := range batch {
 		items[i] = newItem(p, nil)
 		keyed = keyed && p.IdempotencyKey != ""
+		size += items[i].size + itemBytes
+		streams = append(streams, p.Stream)
 	}
+	slices.SortFunc(streams, compareStreams)
 	var results []result
-	err := c.direct(ctx, c.batchSlots, keyed, func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) (err error) {
-		results, err = c.publish(ctx, conn, modeAtomic, items, lockTimeout)
-		return batchRefusal(err)
+	err := c.runCall(ctx, &call{
+		streams:    slices.Compact(streams),
+		size:       size,
+		repeatable: keyed,
+		run: func(ctx context.Context, conn *pgxpool.Conn, w waits) (err error) {
+			results, err = c.publish(ctx, conn, modeAtomic, items, w)
+			return batchRefusal(err)
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -78,105 +90,6 @@ func batchRefusal(err error) error {
 	return err
 }
 
-// directFunc runs one transaction on conn.
-type directFunc func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) error
-
-// slots bound the transactions of a kind that run at a time: each sends an
-// element, and receives one when it is done.
-type slots chan struct{}
-
-// take waits for a slot, and returns how much time a caller needs for its first
-// attempt.
-func (s slots) take(ctx context.Context) (time.Duration, error) {
-	select {
-	case s <- struct{}{}:
-		return minAttemptTime, nil
-	default:
-	}
-	select {
-	case s <- struct{}{}:
-		return minRetryTime, nil
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-}
-
-// direct runs a transaction for one caller, in one of the slots, until it is
-// committed or refused or ctx ends. It is retried while locks are in its way, and, if repeatable is
-// true, while its outcome is unknown, for the retry timeout at most if ctx has
-// no deadline.
-func (c *committer) direct(ctx context.Context, slots slots, repeatable bool, run directFunc) error {
-	needed, err := slots.take(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { <-slots }()
-	var l line // for its pauses
-	unresolved := false
-	certain := func(err error) error {
-		if unresolved {
-			return backlog.ErrOutcomeUnknown
-		}
-		return err
-	}
-	for {
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < needed {
-			return certain(context.DeadlineExceeded)
-		}
-		needed = minRetryTime
-		start := time.Now()
-		f, err := c.attempt(ctx, run)
-		l.learn(f, 1)
-		switch {
-		case f == fateCommitted:
-			return err
-		case f == fateUnknown && !repeatable:
-			return backlog.ErrOutcomeUnknown
-		case f == fateUnknown && !unresolved:
-			unresolved = true
-			var cancel context.CancelFunc
-			ctx, cancel = withDefaultTimeout(ctx, c.cfg.RetryTimeout)
-			defer cancel()
-		case f == fateLocked, f == fateUnknown, unresolved && f != fateData: // again
-		case ctx.Err() != nil:
-			return certain(ctx.Err())
-		default:
-			return certain(err)
-		}
-		if !pause(ctx, l.pause(time.Since(start))) {
-			return certain(ctx.Err())
-		}
-	}
-}
-
-// withDefaultTimeout gives ctx a deadline if it has none.
-func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, d)
-}
-
-// attempt runs one transaction. A *refusedError counts as committed: it is an
-// answer.
-func (c *committer) attempt(ctx context.Context, run directFunc) (fate, error) {
-	conn, err := c.acquire(ctx)
-	if err != nil {
-		return judge(err)
-	}
-	defer conn.Release()
-	if err := ctx.Err(); err != nil {
-		return judge(&notSentError{err})
-	}
-	var lockTimeout time.Duration
-	if deadline, ok := ctx.Deadline(); ok {
-		lockTimeout = waitUnder(time.Until(deadline))
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.CallTimeout)
-	defer cancel()
-	err = run(ctx, conn, lockTimeout)
-	if refused := (*refusedError)(nil); errors.As(err, &refused) {
-		return fateCommitted, refused.err
-	}
-	return judge(err)
+func compareStreams(a, b backlog.StreamName) int {
+	return cmp.Or(strings.Compare(a.Channel, b.Channel), strings.Compare(a.Scope, b.Scope))
 }

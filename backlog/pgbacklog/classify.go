@@ -39,6 +39,12 @@ type notSentError struct{ err error }
 func (e *notSentError) Error() string { return e.err.Error() }
 func (e *notSentError) Unwrap() error { return e.err }
 
+// beginError is what a transaction failed with before its statement.
+type beginError struct{ err error }
+
+func (e *beginError) Error() string { return "begin: " + e.err.Error() }
+func (e *beginError) Unwrap() error { return e.err }
+
 // commitError is what COMMIT failed with, when everything before had succeeded.
 type commitError struct{ err error }
 
@@ -66,10 +72,13 @@ const (
 // are told about it.
 func judge(err error) (fate, error) {
 	var notSent *notSentError
+	var refused *refusedError
 	var pg *pgconn.PgError
 	switch {
 	case err == nil:
 		return fateCommitted, nil
+	case errors.As(err, &refused):
+		return fateCommitted, refused.err // an answer
 	case errors.As(err, &notSent):
 		return fateNotSent, unavailable(err)
 	case errors.Is(err, errOutOfTime):

@@ -3,7 +3,6 @@ package pgbacklog
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -27,9 +26,13 @@ func (c *committer) closeStream(ctx context.Context, stream backlog.StreamName, 
 	}
 	var outcome int16
 	var headEpoch, headSequence int64
-	err := c.direct(ctx, c.batchSlots, false, func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) error {
-		return c.transact(ctx, conn, lockTimeout, []any{&outcome, &headEpoch, &headSequence}, c.closeSQL,
-			stream.Channel, stream.Scope, expected, c.lockTimeoutMillis(lockTimeout))
+	err := c.runCall(ctx, &call{
+		streams: []backlog.StreamName{stream},
+		size:    itemBytes,
+		run: func(ctx context.Context, conn *pgxpool.Conn, w waits) error {
+			return c.transact(ctx, conn, w, []any{&outcome, &headEpoch, &headSequence}, c.closeSQL,
+				stream.Channel, stream.Scope, expected, c.rowTimeoutMillis(w))
+		},
 	})
 	if err != nil {
 		return backlog.CloseOutcome{}, err

@@ -24,12 +24,14 @@ type committerConfig struct {
 	// MaxQueuedFrames and MaxQueuedBytes bound what has been submitted and is not
 	// yet finished, in flight or not. Defaults: 10,000 frames, 64 MiB. One lane
 	// may hold a quarter of it and all lanes together a half, so that streams
-	// which others hold locked leave room for the rest.
+	// which others hold locked leave room for the rest; so may calls, in lanes or
+	// not. A call counts as one frame.
 	MaxQueuedFrames int
 	MaxQueuedBytes  int64
 	// Lanes bounds lanes that run at a time, each on a connection; default 8.
 	Lanes int
-	// BatchConns bounds atomic batches and closes that run at a time; default 4.
+	// BatchConns bounds atomic batches and closes that run at a time without
+	// waiting for a stream that is held; default 4.
 	BatchConns int
 	// ConnectTimeout bounds the wait for a connection; default 5 s.
 	ConnectTimeout time.Duration
@@ -37,8 +39,8 @@ type committerConfig struct {
 	// Default 30 s.
 	CallTimeout time.Duration
 	// RetryTimeout bounds, when a caller has no deadline, how long a publication of
-	// unknown outcome is retried under its key, and how long a policy is tried to be
-	// set while others hold the policies locked; default 30 s.
+	// unknown outcome is retried under its key, and how long a batch, a close or a
+	// policy is tried while others hold what it locks; default 30 s.
 	RetryTimeout time.Duration
 }
 
@@ -71,6 +73,11 @@ func (c committerConfig) withDefaults() committerConfig {
 // wait. When one has succeeded and nothing is unresolved, the batch takes the
 // stream again.
 //
+// Atomic batches and closes, the calls, have a transaction each and wait for a
+// foreign lock for moments only. One that finds a stream held joins its lane,
+// where it is attempted in its turn; so nothing that waits for long occupies the
+// connections of calls for other streams.
+//
 // Order: an item is either in flight or in one queue, behind everything
 // submitted for its stream before it; what goes back into a queue goes to its
 // front; and a stream has one transaction in flight at a time.
@@ -81,14 +88,14 @@ type committer struct {
 	// call runs one transaction: runPublish, which tests of the queues replace.
 	call callFunc
 	// These call the schema's functions.
-	publishSQL, closeSQL, setPolicySQL, prepareSQL string
+	publishSQL, closeSQL, awaitSQL, heldSQL, setPolicySQL, prepareSQL string
 	// lockTimeout, a time.Duration, is the longest wait for one lock. It is set
 	// when a connection is prepared.
 	lockTimeout atomic.Int64
 	// failing is true from a failed transaction to one that succeeds, so that an
 	// outage is logged once.
 	failing atomic.Bool
-	// batchSlots bounds atomic batches and closes. policySlot is apart, since one
+	// batchSlots bounds first attempts of calls. policySlot is apart, since one
 	// foreign transaction that has set a policy holds up all who set one.
 	batchSlots, policySlot slots
 
@@ -99,12 +106,18 @@ type committer struct {
 	// ready has lanes or stopped is set.
 	batchWork, laneWork sync.Cond
 	stopped             bool
-	// queued counts all unfinished items, laned those of lanes.
-	queued, laned load
-	batch         line
-	lanes         map[backlog.StreamName]*lane
+	// queued counts all unfinished items, laned those of lanes, calling the calls.
+	queued, laned, calling load
+	batch                  line
+	// inFlight is what the batch's transaction carries, until what it puts back is
+	// where it belongs.
+	inFlight []*item
+	lanes    map[backlog.StreamName]*lane
 	// ready holds the lanes that wait for a turn, each at most once.
 	ready []*lane
+	// heldUntil has the streams that were found held and not free again, with the
+	// time until which that is believed.
+	heldUntil map[backlog.StreamName]time.Time
 }
 
 // load is an amount of items.
@@ -132,10 +145,13 @@ func newCommitter(pool *pgxpool.Pool, cfg committerConfig, logger *slog.Logger) 
 		publishSQL:   "select status, epoch, sequence from " + schema + publishCall,
 		closeSQL:     "select outcome, epoch, sequence from " + schema + closeCall,
 		setPolicySQL: "select " + schema + setPolicyCall,
+		awaitSQL:     "select " + schema + awaitCall,
+		heldSQL:      "select " + schema + heldCall,
 		prepareSQL:   "select setting::bigint from pg_settings, " + schema + prepareCall + " where name = 'deadlock_timeout'",
 		batchSlots:   make(slots, cfg.BatchConns),
 		policySlot:   make(slots, policyConns),
 		lanes:        make(map[backlog.StreamName]*lane),
+		heldUntil:    make(map[backlog.StreamName]time.Time),
 	}
 	c.call = c.runPublish
 	c.batchWork.L = &c.mu
@@ -226,7 +242,12 @@ func (c *committer) hasRoomLocked(it *item, l *lane) bool {
 	if !c.queued.fits(it, frames, bytes) {
 		return false
 	}
-	return l == nil || l.load.fits(it, frames/4, bytes/4) && c.laned.fits(it, frames/2, bytes/2)
+	return l == nil || c.hasLaneRoomLocked(it, l)
+}
+
+func (c *committer) hasLaneRoomLocked(it *item, l *lane) bool {
+	frames, bytes := c.cfg.MaxQueuedFrames, c.cfg.MaxQueuedBytes
+	return l.load.fits(it, frames/4, bytes/4) && c.laned.fits(it, frames/2, bytes/2)
 }
 
 // withdraw is called when a caller's context has ended.
@@ -250,6 +271,9 @@ func (c *committer) withdraw(it *item, cause error) {
 // answerLocked finishes an item that is in no list.
 func (c *committer) answerLocked(settled *answers, it *item, outcome backlog.Outcome, err error) {
 	c.queued.remove(it)
+	if it.call != nil {
+		c.calling.remove(it)
+	}
 	if it.lane != nil {
 		c.laned.remove(it)
 		it.lane.load.remove(it)

@@ -45,11 +45,12 @@ func (c *committer) commitBatch(ctx context.Context) time.Duration {
 	// Before a lane may commit what follows: callers of one stream are answered in
 	// its order.
 	settled.deliver()
-	if len(again) > 0 && (f == fateCommitted || f == fateUnknown) {
-		c.mu.Lock()
-		c.openLanesLocked(again)
-		c.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f != fateCommitted && f != fateUnknown {
+		again = nil // they need no lane
 	}
+	c.openLanesLocked(again)
 	return wait
 }
 
@@ -60,7 +61,8 @@ func (c *committer) takeBatch() ([]*item, time.Duration) {
 	c.mu.Lock()
 	if c.batch.failures == 0 {
 		defer c.mu.Unlock()
-		return c.batch.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes), 0
+		c.inFlight = c.batch.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes)
+		return c.inFlight, 0
 	}
 	c.mu.Unlock()
 	return c.takeUnderDeadlines(&c.batch)

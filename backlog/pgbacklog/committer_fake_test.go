@@ -62,7 +62,7 @@ func startFake(t *testing.T, cfg committerConfig) (*committer, *fakeTransactions
 		close(f.over)
 		cancel()
 		<-ended
-		if c.queued != (load{}) || c.laned != (load{}) || c.batch.waiting.len != 0 {
+		if c.queued != (load{}) || c.laned != (load{}) || c.calling != (load{}) || c.batch.waiting.len != 0 {
 			t.Errorf("left behind: queued %+v, laned %+v, waiting %d", c.queued, c.laned, c.batch.waiting.len)
 		}
 	})

@@ -17,9 +17,15 @@ const (
 	itemAnswered                  // nobody
 )
 
-// An item is one publication on its way into the database.
+// itemBytes is about what an item takes beside its content.
+const itemBytes = 512
+
+// An item is one publication on its way into the database, or a call that waits
+// in a lane.
 type item struct {
 	publication backlog.Publication
+	// call is nil for a publication.
+	call *call
 	// headers are the publication's as JSON; nil if it has none.
 	headers *string
 	// expected and expectedEpoch are what PostgreSQL is told of the expectation.
@@ -38,6 +44,8 @@ type item struct {
 	// unresolved is true after a transaction of unknown outcome: the item may be
 	// in the database already, and is retried under its key.
 	unresolved bool
+	// attempts counts those of a call. Whoever has it in flight may change it.
+	attempts int
 	// waited is true after an attempt that waited for a lock in vain.
 	waited     bool
 	lane       *lane // nil in the batch
@@ -72,6 +80,14 @@ func (it *item) key() *string {
 		return nil
 	}
 	return &it.publication.IdempotencyKey
+}
+
+// repeatable reports whether it may be sent again after an unknown outcome.
+func (it *item) repeatable() bool {
+	if it.call != nil {
+		return it.call.repeatable
+	}
+	return it.publication.IdempotencyKey != ""
 }
 
 // certain returns err, which says that nothing was stored, unless an earlier
@@ -134,6 +150,16 @@ func (l *itemList) pushFront(it *item) {
 	}
 	l.front = it
 	l.len++
+}
+
+// hasCall reports whether a call is among the items.
+func (l *itemList) hasCall() bool {
+	for it := l.front; it != nil; it = it.next {
+		if it.call != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *itemList) remove(it *item) {

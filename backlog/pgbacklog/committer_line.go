@@ -58,12 +58,15 @@ func (l *line) take(maxFrames int, maxBytes int64) []*item {
 	taken := make([]*item, 0, min(maxFrames, l.waiting.len))
 	var bytes int64
 	for it := l.waiting.front; it != nil && len(taken) < maxFrames; it = l.waiting.front {
-		if bytes += it.size; bytes > maxBytes && len(taken) > 0 {
+		if bytes += it.size; len(taken) > 0 && (bytes > maxBytes || it.call != nil) {
 			break
 		}
 		l.waiting.remove(it)
 		it.state = itemInFlight
 		taken = append(taken, it)
+		if it.call != nil {
+			break // it has a transaction of its own
+		}
 	}
 	return taken
 }
@@ -107,20 +110,22 @@ func (l *line) pause(elapsed time.Duration) time.Duration {
 
 // settleLocked answers the items of a transaction of l as far as it decided
 // them and returns the others, in order: those that were busy or rolled back
-// through no fault of theirs, and those of unknown outcome that have a key.
+// through no fault of theirs, and those of unknown outcome that may be sent again.
 func (c *committer) settleLocked(settled *answers, l *line, taken []*item, results []result, f fate, err error) (again []*item) {
 	l.learn(f, len(taken))
 	for i, it := range taken {
 		switch {
 		case it.state == itemAnswered:
 			c.answerLocked(settled, it, backlog.Outcome{}, nil)
+		case f == fateCommitted && it.call != nil:
+			c.answerLocked(settled, it, backlog.Outcome{}, err)
 		case f == fateCommitted && results[i].status != statusBusy:
 			outcome, err := results[i].outcome()
 			c.answerLocked(settled, it, outcome, err)
 		case f == fateCommitted, f == fateLocked, f == fateData && len(taken) > 1:
 			it.waited = f == fateLocked
 			again = append(again, it)
-		case f == fateUnknown && it.key() != nil:
+		case f == fateUnknown && it.repeatable():
 			c.unresolveLocked(it)
 			again = append(again, it)
 		case f == fateUnknown:
@@ -153,6 +158,9 @@ func (c *committer) takeUnderDeadlines(l *line) ([]*item, time.Duration) {
 	c.mu.Lock()
 	c.expireLocked(&settled, l, now)
 	taken := l.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes)
+	if l == &c.batch {
+		c.inFlight = taken
+	}
 	c.mu.Unlock()
 	settled.deliver()
 	return taken, lockTimeout(taken, now)

@@ -24,6 +24,8 @@ const (
 const (
 	publishCall = "._publish($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[], $10::text, $11::int)"
 	closeCall   = "._close($1::text, $2::text, $3::bigint, $4::int)"
+	awaitCall   = "._await_stream($1::text, $2::text, $3::int)"
+	heldCall    = "._held_streams($1::text[], $2::text[])"
 	prepareCall = "._remember_origin()"
 )
 
@@ -32,8 +34,12 @@ const (
 const beginSQL = "begin isolation level read committed"
 
 // limitSQL bounds the statements that follow in the transaction, in
-// milliseconds: lock_timeout alone bounds each of several waits.
-const limitSQL = "select set_config('statement_timeout', $1::text, true)"
+// milliseconds: lock_timeout alone bounds each of several waits. commitLockSQL
+// sets how long COMMIT may wait for the lock of all notifying commits.
+const (
+	limitSQL      = "select set_config('statement_timeout', $1::text, true)"
+	commitLockSQL = "select set_config('lock_timeout', $1::text, true)"
+)
 
 // A lock is waited for at most this long before an attempt is given up and
 // repeated, and at most this part of deadlock_timeout, so that the deadlock
@@ -96,13 +102,20 @@ func (c *committer) runPublish(ctx context.Context, mode string, take func() ([]
 		return nil, err
 	}
 	defer conn.Release()
-	items, lockTimeout := take()
+	items, limit := take()
 	if len(items) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.CallTimeout)
 	defer cancel()
-	return c.publish(ctx, conn, mode, items, lockTimeout)
+	if items[0].call != nil {
+		return nil, c.runHeld(ctx, conn, items[0], limit)
+	}
+	w := waits{limit: limit}
+	if mode == modeLane {
+		w.rows = c.laneTimeout()
+	}
+	return c.publish(ctx, conn, mode, items, w)
 }
 
 // acquire returns a connection that works as far as the pool knows, and is
@@ -134,13 +147,26 @@ func (c *committer) prepare(ctx context.Context, conn *pgxpool.Conn) error {
 		return nil
 	}
 	var deadlockMillis int64
-	if err := c.transact(ctx, conn, 0, []any{&deadlockMillis}, c.prepareSQL); err != nil {
+	if err := c.transact(ctx, conn, waits{}, []any{&deadlockMillis}, c.prepareSQL); err != nil {
 		return fmt.Errorf("prepare a connection: %w", err)
 	}
 	part := time.Duration(deadlockTimeoutPart * float64(time.Duration(deadlockMillis)*time.Millisecond))
 	c.lockTimeout.Store(int64(max(min(part, maxLockTimeout), time.Millisecond)))
 	data[preparedMark] = true
 	return nil
+}
+
+// waits says how long a transaction may wait for locks. The zero value is what
+// the server's settings allow.
+type waits struct {
+	// limit bounds each statement and each wait, 0: none.
+	limit time.Duration
+	// rows bounds the wait for each row, 0: as for other locks.
+	rows time.Duration
+	// first, if not nil, is waited for before the transaction holds any lock, for
+	// firstRow at most, 0: as for other locks.
+	first    *backlog.StreamName
+	firstRow time.Duration
 }
 
 // lockTimeoutMillis is what the server is told; limit 0 means none.
@@ -152,14 +178,22 @@ func (c *committer) lockTimeoutMillis(limit time.Duration) int32 {
 	return int32(max(d.Milliseconds(), 1)) // 0 would wait for ever
 }
 
+// rowTimeoutMillis is lockTimeoutMillis for rows.
+func (c *committer) rowTimeoutMillis(w waits) int32 {
+	if w.rows > 0 && (w.limit == 0 || w.rows < w.limit) {
+		return c.lockTimeoutMillis(w.rows)
+	}
+	return c.lockTimeoutMillis(w.limit)
+}
+
 // publish runs one transaction with items.
-func (c *committer) publish(ctx context.Context, conn *pgxpool.Conn, mode string, items []*item, lockTimeout time.Duration) ([]result, error) {
+func (c *committer) publish(ctx context.Context, conn *pgxpool.Conn, mode string, items []*item, w waits) ([]result, error) {
 	p := newParameters(items)
 	var status []int16
 	var epoch, sequence []pgtype.Int8 // null for what was not stored
-	err := c.transact(ctx, conn, lockTimeout, []any{&status, &epoch, &sequence}, c.publishSQL,
+	err := c.transact(ctx, conn, w, []any{&status, &epoch, &sequence}, c.publishSQL,
 		p.channel, p.scope, p.payload, p.contentType, p.eventType, p.headers, p.key, p.expected, p.expectedEpoch,
-		mode, c.lockTimeoutMillis(lockTimeout))
+		mode, c.rowTimeoutMillis(w))
 	if err != nil {
 		return nil, err
 	}
@@ -205,13 +239,14 @@ func newParameters(items []*item) parameters {
 }
 
 // transact runs one statement that returns one row, in a transaction of its own
-// and in one round trip. If limit is not 0 the statement is given up after it,
-// with errOutOfTime. A nil error means that the transaction was committed; judge
-// says what others mean.
-func (c *committer) transact(ctx context.Context, conn *pgxpool.Conn, limit time.Duration, row []any, sql string, args ...any) error {
-	err := c.transactOnce(ctx, conn, limit, row, sql, args)
+// and in one round trip. A statement that exceeds the limit of w is given up, with
+// errOutOfTime; that the statement waits for rows as w says is the caller's part.
+// A nil error means that the transaction was committed; judge says what others
+// mean.
+func (c *committer) transact(ctx context.Context, conn *pgxpool.Conn, w waits, row []any, sql string, args ...any) error {
+	err := c.transactOnce(ctx, conn, w, row, sql, args)
 	if isStaleStatement(err) { // rolled back; it was prepared before a migration
-		err = c.transactOnce(ctx, conn, limit, row, sql, args)
+		err = c.transactOnce(ctx, conn, w, row, sql, args)
 	}
 	if hasCode(err, codeReadOnly) || conn.Conn().IsClosed() && ctx.Err() == nil {
 		// A server that was demoted or is a standby, whose name may lead to another
@@ -219,22 +254,32 @@ func (c *committer) transact(ctx context.Context, conn *pgxpool.Conn, limit time
 		// them, what is sent next would have an unknown outcome.
 		c.pool.Reset()
 	}
-	if limit > 0 && hasCode(err, codeQueryCanceled) {
+	if w.limit > 0 && hasCode(err, codeQueryCanceled) {
 		return fmt.Errorf("%w: %w", errOutOfTime, err)
 	}
 	return err
 }
 
-func (c *committer) transactOnce(ctx context.Context, conn *pgxpool.Conn, limit time.Duration, row []any, sql string, args []any) error {
+func (c *committer) transactOnce(ctx context.Context, conn *pgxpool.Conn, w waits, row []any, sql string, args []any) error {
+	if w.first != nil {
+		w.limit /= 2 // of which the wait before the statement may take one half
+	}
 	var batch pgx.Batch
 	batch.Queue(beginSQL)
-	if limit > 0 {
-		batch.Queue(limitSQL, strconv.FormatInt(max(limit.Milliseconds(), 1), 10)) // 0 would be no limit
+	if w.limit > 0 {
+		batch.Queue(limitSQL, strconv.FormatInt(max(w.limit.Milliseconds(), 1), 10)) // 0 would be no limit
 	}
+	if w.first != nil {
+		batch.Queue(c.awaitSQL, w.first.Channel, w.first.Scope, c.rowTimeoutMillis(waits{limit: w.limit, rows: w.firstRow}))
+	}
+	before := batch.Len()
 	batch.Queue(sql, args...)
+	if w.rows > 0 {
+		batch.Queue(commitLockSQL, strconv.Itoa(int(c.lockTimeoutMillis(w.limit))))
+	}
 	batch.Queue("commit")
 	results := conn.SendBatch(ctx, &batch)
-	err := readTransaction(results, batch.Len()-2, row)
+	err := readTransaction(results, before, batch.Len(), row)
 	// Once COMMIT has been answered, what happens to the connection is of no
 	// account to the transaction.
 	_ = results.Close()
@@ -245,15 +290,20 @@ func (c *committer) transactOnce(ctx context.Context, conn *pgxpool.Conn, limit 
 }
 
 // readTransaction reads the results of some statements before the one that
-// returns row, of that, and of COMMIT.
-func readTransaction(results pgx.BatchResults, before int, row []any) error {
+// returns row, of that, and of what follows to COMMIT, the last of all.
+func readTransaction(results pgx.BatchResults, before, all int, row []any) error {
 	for range before {
 		if _, err := results.Exec(); err != nil {
-			return fmt.Errorf("begin: %w", err)
+			return &beginError{err}
 		}
 	}
 	if err := results.QueryRow().Scan(row...); err != nil {
 		return err
+	}
+	for range all - before - 2 {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
 	}
 	tag, err := results.Exec()
 	if err != nil {

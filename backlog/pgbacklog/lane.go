@@ -2,6 +2,7 @@ package pgbacklog
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -15,35 +16,79 @@ type lane struct {
 	line
 	stream backlog.StreamName
 	load   load
+	// free is true while its newest transaction did not wait in vain.
+	free bool
 }
 
-// openLanesLocked gives the streams of items that wait in the batch lanes, and
-// moves everything for them there.
+// openLanesLocked ends the batch's flight, gives the streams of items that it put
+// back lanes, and moves everything for them there.
 func (c *committer) openLanesLocked(items []*item) {
+	parked := c.parkedLanesLocked()
+	c.inFlight = nil
 	for _, it := range items {
-		name := it.publication.Stream
-		if it.state == itemWaiting && c.lanes[name] == nil {
-			l := &lane{stream: name}
-			c.lanes[name] = l
-			c.readyLocked(l)
+		if name := it.publication.Stream; it.state == itemWaiting && c.lanes[name] == nil {
+			c.openLaneLocked(name)
 		}
 	}
-	for it := c.batch.waiting.front; it != nil; {
-		next := it.next
+	if len(items) > 0 || len(parked) > 0 {
+		c.fillLanesLocked()
+	}
+	for _, l := range parked {
+		c.readyLocked(l)
+	}
+}
+
+// parkedLanesLocked returns the lanes that must not have a turn before the
+// batch's transaction has ended, since it carries items of their streams.
+func (c *committer) parkedLanesLocked() (parked []*lane) {
+	for _, it := range c.inFlight {
+		if l := c.lanes[it.publication.Stream]; l != nil && !slices.Contains(parked, l) {
+			parked = append(parked, l)
+		}
+	}
+	return parked
+}
+
+// openLaneLocked gives a stream that has none a lane.
+func (c *committer) openLaneLocked(stream backlog.StreamName) *lane {
+	l := &lane{stream: stream}
+	c.lanes[stream] = l
+	if !slices.ContainsFunc(c.inFlight, func(it *item) bool { return it.publication.Stream == stream }) {
+		c.readyLocked(l)
+	}
+	return l
+}
+
+// fillLanesLocked moves what waits in the batch for streams that have lanes to
+// these. What is in a lane already came later: a lane is opened with what waits.
+func (c *committer) fillLanesLocked() {
+	for it := c.batch.waiting.back; it != nil; {
+		prev := it.prev
 		if l := c.lanes[it.publication.Stream]; l != nil {
 			c.batch.waiting.remove(it)
-			c.joinLaneLocked(it, l)
+			c.enterLaneLocked(it, l)
+			l.waiting.pushFront(it)
 		}
-		it = next
+		it = prev
 	}
 }
 
 // joinLaneLocked puts an item of no list at the end of a lane.
 func (c *committer) joinLaneLocked(it *item, l *lane) {
+	c.enterLaneLocked(it, l)
+	l.waiting.pushBack(it)
+}
+
+func (c *committer) enterLaneLocked(it *item, l *lane) {
 	it.lane = l
 	c.laned.add(it)
 	l.load.add(it)
-	l.waiting.pushBack(it)
+}
+
+func (c *committer) leaveLaneLocked(it *item) {
+	c.laned.remove(it)
+	it.lane.load.remove(it)
+	it.lane = nil
 }
 
 // closeLaneLocked gives what waits in a lane back to the batch. It goes to the
@@ -53,8 +98,7 @@ func (c *committer) closeLaneLocked(l *lane) {
 	delete(c.lanes, l.stream)
 	for it := l.waiting.back; it != nil; it = l.waiting.back {
 		l.waiting.remove(it)
-		c.laned.remove(it)
-		it.lane = nil
+		c.leaveLaneLocked(it)
 		c.batch.waiting.pushFront(it)
 	}
 	if c.batch.waiting.len > 0 {
@@ -106,6 +150,19 @@ func (c *committer) commitLane(ctx context.Context, l *lane) {
 	var settled answers
 	c.mu.Lock()
 	again := c.settleLocked(&settled, &l.line, taken, results, f, err)
+	if elsewhere := heldElsewhere(err, l.stream); elsewhere != nil && len(again) == 1 {
+		c.moveCallLocked(&settled, again[0], *elsewhere)
+		again, f = nil, fateCommitted // of this stream it has the lock
+		l.learn(f, 0)
+	}
+	switch {
+	case f == fateCommitted && len(taken) > 0:
+		l.free = true
+		delete(c.heldUntil, l.stream)
+	case lockedByRow(err):
+		l.free = false
+		c.noteHeldLocked(l.stream, time.Now())
+	}
 	c.putBackLocked(&l.line, again)
 	c.expireLocked(&settled, &l.line, time.Now()) // there may be no connection for a long time
 	c.mu.Unlock()
@@ -117,7 +174,7 @@ func (c *committer) commitLane(ctx context.Context, l *lane) {
 	defer c.mu.Unlock()
 	first := l.waiting.front
 	switch {
-	case first == nil, len(again) == 0 && f == fateCommitted && !first.unresolved && l.limit == 0:
+	case first == nil, len(again) == 0 && f == fateCommitted && !first.unresolved && l.limit == 0 && !l.waiting.hasCall():
 		c.closeLaneLocked(l)
 	default:
 		c.readyAfterLocked(l, l.pause(time.Since(start)))
@@ -135,4 +192,22 @@ func (c *committer) readyAfterLocked(l *lane, d time.Duration) {
 		defer c.mu.Unlock()
 		c.readyLocked(l)
 	})
+}
+
+// minLaneTimeout is what a lane's turn waits for its stream however many lanes
+// there are.
+const minLaneTimeout = 10 * time.Millisecond
+
+// laneTimeout is the longest wait of a lane's turn for its stream, 0 for any:
+// the shorter the more lanes wait for a turn, so that one whose stream is free
+// again has it about as soon as if they were few.
+func (c *committer) laneTimeout() time.Duration {
+	c.mu.Lock()
+	behind := len(c.ready)
+	c.mu.Unlock()
+	if behind == 0 {
+		return 0
+	}
+	share := time.Duration(c.lockTimeout.Load()) * time.Duration(c.cfg.Lanes) / time.Duration(c.cfg.Lanes+behind)
+	return max(share, minLaneTimeout)
 }

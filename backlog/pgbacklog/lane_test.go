@@ -289,3 +289,61 @@ func TestCulpritInALane(t *testing.T) {
 		}
 	})
 }
+
+// A call that finds its stream held opens the stream's lane, perhaps while a
+// batch with frames of the stream is in flight. What that puts back comes first,
+// and the lane has no turn before.
+func TestLaneOpenedDuringABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, f := startFake(t, committerConfig{})
+		p := newCaller(t, c)
+		p.publish(t.Context(), "x0")
+		hold := f.next()
+		p.publish(t.Context(), "a1", "a2", "b1")
+		hold.commit()
+		batch := f.next().expect(t, "batch: a1 a2 b1")
+		p.publish(t.Context(), "a3")
+		call := startCall(t, c, "a", "close")
+		synctest.Wait()
+		p.publish(t.Context(), "a4")
+		f.none()
+		batch.commit("a")
+		f.next().expect(t, "lane: a1 a2 a3").commit()
+		f.next().expect(t, "lane: close").commit()
+		if err := <-call; err != nil {
+			t.Errorf("the call ended with %v", err)
+		}
+		f.next().expect(t, "batch: a4").commit()
+		p.expect(nil, "a1", "a2", "a3", "a4", "b1")
+
+		// The same with a batch that is rolled back, and tried again.
+		p.publish(t.Context(), "x1")
+		hold = f.next()
+		p.publish(t.Context(), "c1", "d1")
+		hold.commit()
+		batch = f.next().expect(t, "batch: c1 d1")
+		call = startCall(t, c, "c", "close")
+		synctest.Wait()
+		batch.fail(errLock)
+		f.next().expect(t, "lane: c1").commit()
+		f.next().expect(t, "lane: close").commit()
+		time.Sleep(maxPause)
+		f.next().expect(t, "batch: d1").commit()
+		if err := <-call; err != nil {
+			t.Errorf("the call ended with %v", err)
+		}
+		p.expect(nil, "c1", "d1")
+	})
+}
+
+// startCall has a call named by its payload wait in a stream's lane.
+func startCall(t *testing.T, c *committer, scope, payload string) (ended chan error) {
+	t.Helper()
+	it := &item{call: &call{}, publication: backlog.Publication{Payload: []byte(payload)}}
+	if err := c.admit(it); err != nil {
+		t.Fatal(err)
+	}
+	ended = make(chan error, 1)
+	go func() { ended <- c.awaitTurn(t.Context(), it, backlog.StreamName{Channel: "c", Scope: scope}) }()
+	return ended
+}

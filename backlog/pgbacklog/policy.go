@@ -51,22 +51,18 @@ func (c *committer) setPolicy(ctx context.Context, p backlog.Policy) error {
 		n := int64(*p.Backlog)
 		frames = &n
 	}
-	_, bound := ctx.Deadline()
-	ctx, cancel := withDefaultTimeout(ctx, c.cfg.RetryTimeout)
+	bounded, cancel := withDefaultTimeout(ctx, c.cfg.RetryTimeout)
 	defer cancel()
-	err := c.direct(ctx, c.policySlot, true, func(ctx context.Context, conn *pgxpool.Conn, lockTimeout time.Duration) error {
+	err := c.direct(bounded, c.policySlot, &item{call: &call{repeatable: true}}, func(ctx context.Context, conn *pgxpool.Conn, w waits) error {
 		var changed bool
-		err := c.transact(ctx, conn, lockTimeout, []any{&changed}, c.setPolicySQL,
-			p.Channel, p.Prefix, frames, p.RetentionAge, p.StreamRetention, c.lockTimeoutMillis(lockTimeout))
+		err := c.transact(ctx, conn, w, []any{&changed}, c.setPolicySQL,
+			p.Channel, p.Prefix, frames, p.RetentionAge, p.StreamRetention, c.rowTimeoutMillis(w))
 		if hasCode(err, codeTooManyPolicies) {
 			return &refusedError{backlog.ErrTooManyPolicies}
 		}
 		return err
 	})
-	if !bound && errors.Is(err, context.DeadlineExceeded) {
-		return unavailable(errPoliciesLocked)
-	}
-	return err
+	return explainTimeout(ctx, err, errPoliciesLocked)
 }
 
 // Policies implements backlog.Store.

@@ -208,58 +208,6 @@ func TestReadOnlyServer(t *testing.T) {
 	mustPublishSoon(t, s, publication("s", "1"))
 }
 
-// Somebody's commit holds the lock of all notifying commits of the cluster, here
-// because no standby confirms it. Deadlines are kept, what waits is published
-// once the lock is free, once.
-func TestNotifyLockHeld(t *testing.T) {
-	server := pgtest.Start(t)
-	url := migrated(t, server.NewDatabase(t))
-	admin, convoy := pgtest.Dial(t, url), pgtest.Dial(t, url)
-	s := startPublisher(t, url)
-	mustPublish(t, s, publication("s", "0"))
-	pgtest.Exec(t, admin, `create table foreign_table (n int)`)
-	pgtest.Exec(t, admin, `alter system set synchronous_standby_names = 'nobody'`)
-	pgtest.Exec(t, admin, `select pg_reload_conf()`)
-	t.Cleanup(func() { // so that the database can be dropped
-		_, _ = admin.Exec(context.Background(), `alter system reset synchronous_standby_names`)
-		_, _ = admin.Exec(context.Background(), `select pg_reload_conf()`)
-	})
-	var release atomic.Bool
-	stuck := make(chan error, 1)
-	go func() { // until one waits: the server applies the setting a little later
-		var err error
-		for err == nil && !release.Load() {
-			_, err = convoy.Exec(t.Context(), `with n as (insert into foreign_table values (1) returning pg_notify('foreign', 'x')) select from n`)
-		}
-		stuck <- err
-	}()
-	eventually(t, "the foreign commit waits for the standby", func() bool {
-		return pgtest.Query[bool](t, admin, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`)
-	})
-	release.Store(true)
-
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	patient := submit(t.Context(), s, publication("s", "patient"))
-	hasty := submit(ctx, s, publication("s", "hasty"))
-	_, err := hasty.wait(t)
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the deadline ended with %v, want that nothing was stored", err)
-	}
-	if !patient.waiting() {
-		t.Fatalf("published through the lock: %v", patient.err)
-	}
-	pgtest.Exec(t, admin, `alter system reset synchronous_standby_names`)
-	pgtest.Exec(t, admin, `select pg_reload_conf()`)
-	if err := <-stuck; err != nil {
-		t.Fatal(err)
-	}
-	patient.must(t)
-	if got, want := stored(t, admin, "s"), []string{"0", "patient"}; !slices.Equal(got, want) {
-		t.Errorf("stored %q, want %q", got, want)
-	}
-}
-
 // Many publishers, some of whom leave in the middle: the others go on, and no
 // session is left in a transaction.
 func TestCallersComeAndGo(t *testing.T) {

@@ -415,6 +415,40 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- Waits until nobody else holds a stream or is creating it, and holds it or keeps
+-- others from creating it. It comes before a transaction has locked anything.
+-- +goose StatementBegin
+create function _await_stream(p_channel text, p_scope text, p_lock_timeout_ms int) returns void
+language plpgsql volatile security definer set search_path from current as $$
+begin
+  perform _pin_settings(p_lock_timeout_ms);
+  perform from streams t where t.channel = p_channel and t.scope = p_scope for no key update;
+  if not found then
+    perform pg_advisory_xact_lock(_creation_lock(p_channel, p_scope));
+  end if;
+end $$;
+-- +goose StatementEnd
+
+-- The indexes, from 1, of the named streams that others hold or are creating,
+-- without waiting. FOR SHARE, so that two who ask at once do not see each other.
+-- +goose StatementBegin
+create function _held_streams(p_channel text[], p_scope text[]) returns int[]
+language plpgsql volatile security definer set search_path from current as $$
+declare
+  v_held int[] := '{}';
+begin
+  for i in 1 .. cardinality(p_channel) loop
+    perform from streams t where t.channel = p_channel[i] and t.scope = p_scope[i] for share skip locked;
+    continue when found;
+    if exists (select from streams t where t.channel = p_channel[i] and t.scope = p_scope[i])
+       or not pg_try_advisory_xact_lock_shared(_creation_lock(p_channel[i], p_scope[i])) then
+      v_held := v_held || i;
+    end if;
+  end loop;
+  return v_held;
+end $$;
+-- +goose StatementEnd
+
 -- Creates those of the named streams that do not exist and that nobody else is
 -- creating, without waiting. The rows are locked by being new.
 -- +goose StatementBegin
