@@ -59,13 +59,15 @@ type Config struct {
 	MaxFrameBytes int
 
 	// MaxQueuedFrames and MaxQueuedBytes bound the publishes that wait for a
-	// transaction, lanes included; beyond, a publish is refused with
-	// backlog.ErrPublishQueueFull. Defaults: 10,000 frames, 64 MiB.
+	// transaction, lanes included, and the batches and closes, each of which counts
+	// as one frame; beyond, they are refused with backlog.ErrPublishQueueFull.
+	// Defaults: 10,000 frames, 64 MiB.
 	MaxQueuedFrames int
 	MaxQueuedBytes  int64
 
 	// Lanes bounds the connections that wait for rows which foreign transactions
-	// hold; default 8. BatchConns bounds concurrent atomic batches; default 4.
+	// hold; default 8. BatchConns bounds concurrent atomic batches and closes that
+	// wait for no such row; default 4.
 	Lanes, BatchConns int
 	// LoadConns serve loads and catch-up, PageConns serve subscribers that read
 	// what is no longer in memory. Defaults: 2 and 4. They are apart from each

@@ -15,7 +15,10 @@ func (s *Store) Submit(ctx context.Context, p backlog.Publication, done func(bac
 	s.committer.submit(ctx, p, done)
 }
 
-// PublishBatch implements backlog.Store.
+// PublishBatch implements backlog.Store. It waits for transactions of applications
+// that hold a stream, until ctx ends; if that has no deadline, for 30 seconds at
+// most, and then the error is backlog.ErrUnavailable. What waits is in the bounds
+// of the publish queue, beyond which the error is backlog.ErrPublishQueueFull.
 func (s *Store) PublishBatch(ctx context.Context, batch []backlog.Publication) ([]backlog.Outcome, error) {
 	if err := backlog.ValidateBatch(batch, s.maxFrameBytes); err != nil {
 		return nil, err
@@ -23,7 +26,7 @@ func (s *Store) PublishBatch(ctx context.Context, batch []backlog.Publication) (
 	return s.committer.publishBatch(ctx, batch)
 }
 
-// CloseStream implements backlog.Store.
+// CloseStream implements backlog.Store. It waits as PublishBatch does.
 func (s *Store) CloseStream(ctx context.Context, stream backlog.StreamName, epoch *uint64) (backlog.CloseOutcome, error) {
 	if err := backlog.ValidateClose(stream, epoch); err != nil {
 		return backlog.CloseOutcome{}, err
