@@ -309,10 +309,20 @@ func drainingFailure(retryIn time.Duration) *failure {
 // slowSubscriber ends a subscription whose client stopped reading. sent is the
 // last position whose frame was handed to the transport.
 func slowSubscriber(timeout time.Duration, sent backlog.Position) *failure {
+	return tooSlow(fmt.Sprintf("nothing was taken for %s while frames waited; resume with the last position", timeout), sent)
+}
+
+// droppedFrames ends a subscription that was too far behind for ephemeral frames
+// to be kept for it. sent is its position.
+func droppedFrames(sent backlog.Position) *failure {
+	return tooSlow("ephemeral frames came faster than they were taken, and some were dropped; resume with the last position", sent)
+}
+
+func tooSlow(message string, sent backlog.Position) *failure {
 	return &failure{
 		code:         codes.ResourceExhausted,
 		reason:       fanfarev1.ErrorReason_ERROR_REASON_SLOW_SUBSCRIBER,
-		message:      fmt.Sprintf("nothing was taken for %s while frames waited; resume with the last position", timeout),
+		message:      message,
 		position:     sent,
 		positionName: "position",
 		retryIn:      retrySlow,

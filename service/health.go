@@ -52,10 +52,8 @@ type healthService struct {
 	listening func() uint64
 	// busKind is one of the kinds of buses.
 	busKind string
-	// listeningChanged is signalled when the listening was seen to change.
-	listeningChanged *broadcast
-	logger           *slog.Logger
-	started          time.Time
+	logger  *slog.Logger
+	started time.Time
 
 	mu    sync.Mutex // guards what follows
 	state healthState
@@ -108,13 +106,12 @@ func (c *condition) String() string {
 func newHealthService(ping func(context.Context) error, listening func() uint64, busKind string, logger *slog.Logger) *healthService {
 	now := time.Now()
 	h := &healthService{
-		Server:           health.NewServer(),
-		ping:             ping,
-		listening:        listening,
-		busKind:          busKind,
-		listeningChanged: newBroadcast(),
-		logger:           logger,
-		started:          now,
+		Server:    health.NewServer(),
+		ping:      ping,
+		listening: listening,
+		busKind:   busKind,
+		logger:    logger,
+		started:   now,
 	}
 	h.state = healthState{
 		since: now,
@@ -194,9 +191,6 @@ func (h *healthService) watchBus(ctx context.Context) {
 				s.bus = condition{since: time.Now()}
 			}
 		})
-		if changed {
-			h.listeningChanged.signal()
-		}
 		sleep(ctx, busInterval)
 	}
 }

@@ -169,7 +169,11 @@ func TestSubscriptionsOutliveARestart(t *testing.T) {
 		r := subscribe(t, w.b, fromOldest(s))
 		r.take(1)
 		r.untilCaughtUp()
-		w.db.Server.Restart("fast")
+		w.db.Server.Stop("fast")
+		r.until("listening no more", func(m *fanfarev1.SubscribeResponse) bool {
+			return m.GetStatus() != nil && !m.GetStatus().GetListening()
+		})
+		w.db.Server.StartAgain()
 		r.until("listening again", func(m *fanfarev1.SubscribeResponse) bool { return m.GetStatus().GetListening() })
 		eventually(t, "publishing works again", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -40,8 +40,6 @@ func (s *Server) Subscribe(req *fanfarev1.SubscribeRequest, stream fanfarev1.Fan
 
 // deliver subscribes and sends what the subscription has until it ends.
 func (s *Server) deliver(ctx context.Context, w *writer, closing context.Context, name backlog.StreamName, start hub.Start) error {
-	// Taken before the acknowledgement, so that no change after it is missed.
-	listeningChanged := s.health.listeningChanged.next()
 	// closing ends with ctx, too; a wait for a listening must not outlast either.
 	sub, err := s.hub.Subscribe(closing, name, start)
 	if err != nil {
@@ -56,14 +54,7 @@ func (s *Server) deliver(ctx context.Context, w *writer, closing context.Context
 	if err := w.send(subscribedProto(subscribed), subscribed.ResumeAfter); err != nil {
 		return failureOf(err)
 	}
-	d := &delivery{
-		server:           s,
-		sub:              sub,
-		w:                w,
-		wake:             make(chan struct{}, 1),
-		listeningChanged: listeningChanged,
-		listening:        s.listening(),
-	}
+	d := &delivery{server: s, sub: sub, w: w, wake: make(chan struct{}, 1)}
 	sub.SetWake(d.wakeUp)
 	return d.loop(ctx, closing)
 }
@@ -76,10 +67,6 @@ type delivery struct {
 	w      *writer
 	// wake holds one token: that the subscription may have something.
 	wake chan struct{}
-	// listeningChanged is closed when a listening has begun or ended; listening is
-	// the number of the listening that the client knows of.
-	listeningChanged <-chan struct{}
-	listening        uint64
 }
 
 // wakeUp is called by the hub, which must not be blocked.
@@ -98,19 +85,15 @@ func (d *delivery) loop(ctx, closing context.Context) error {
 	for {
 		sent, err := d.sendReady(closing)
 		if err != nil || ctx.Err() != nil {
-			return endOf(ctx, err)
+			return d.endOf(ctx, err)
 		}
 		if sent {
 			lastSent = time.Now()
 		}
 		select {
 		case <-d.wake:
-		case <-d.listeningChanged:
-			if err := d.sendStatus(); err != nil {
-				return endOf(ctx, err)
-			}
 		case <-closing.Done():
-			return endOf(ctx, d.goodBye())
+			return d.endOf(ctx, d.goodBye())
 		case <-idle.C:
 			// The timer is not reset for every frame; it looks when it fires.
 			if rest := heartbeat - time.Since(lastSent); rest > 0 {
@@ -118,7 +101,7 @@ func (d *delivery) loop(ctx, closing context.Context) error {
 				continue
 			}
 			if err := d.w.send(progressProto(d.sub.Position()), d.sub.Position()); err != nil {
-				return endOf(ctx, err)
+				return d.endOf(ctx, err)
 			}
 			lastSent = time.Now()
 			idle.Reset(heartbeat)
@@ -145,20 +128,6 @@ func (d *delivery) sendReady(closing context.Context) (sent bool, err error) {
 	return sent, nil
 }
 
-// sendStatus tells that the server listens no more, or again. Of an outage that was
-// over before anybody looked only the end is told.
-func (d *delivery) sendStatus() error {
-	d.listeningChanged = d.server.health.listeningChanged.next()
-	listening := d.server.listening()
-	if listening == d.listening {
-		return nil
-	}
-	d.listening = listening
-	return d.w.send(&fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Status{
-		Status: &fanfarev1.Status{Listening: listening != 0},
-	}}, d.sub.Position())
-}
-
 // goodBye tells the client that the server ends the call, and where it stands.
 func (d *delivery) goodBye() error {
 	wait := retryIn()
@@ -173,13 +142,15 @@ func (d *delivery) goodBye() error {
 	return drainingFailure(wait)
 }
 
-// endOf is how a subscription's call ends: OK after Closed.
-func endOf(ctx context.Context, err error) error {
+// endOf is how the call ends: OK after Closed.
+func (d *delivery) endOf(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return failureOf(ctx.Err())
 	case errors.Is(err, io.EOF):
 		return nil
+	case errors.Is(err, hub.ErrSlowSubscriber):
+		return droppedFrames(d.sub.Position())
 	default:
 		return readFailureOf(err)
 	}
@@ -196,6 +167,10 @@ func deliveryMessage(d hub.Delivery) (any, error) {
 	case hub.CaughtUp:
 		return &fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_CaughtUp{
 			CaughtUp: &fanfarev1.CaughtUp{Position: positionProto(n.Position)},
+		}}, nil
+	case hub.Status:
+		return &fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Status{
+			Status: &fanfarev1.Status{Listening: n.Listening},
 		}}, nil
 	case hub.Closed:
 		return &fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Closed{

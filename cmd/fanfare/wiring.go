@@ -125,7 +125,7 @@ func startParts(parts *components, o *serveOptions, store *openStore, logger *sl
 	for _, part := range store.parts {
 		parts.start(part.name, part.run)
 	}
-	h := hub.New(store.bus, store, service.EncodeFrame, hub.Config{Logger: logger})
+	h := hub.New(store.bus, store, service.EncodeFrame, hub.Config{StatusNotices: true, Logger: logger})
 	parts.start("hub", h.Run)
 	parts.start("bus", func(ctx context.Context) error { return store.runBus(ctx, h) })
 	config := o.serviceConfig(logger)

@@ -113,6 +113,7 @@ func configure(options []func(*Config)) Config {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	cfg.Hub.StatusNotices = true
 	cfg.Hub.Logger, cfg.Service.Logger = cfg.Logger, cfg.Logger
 	return cfg
 }
