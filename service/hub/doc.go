@@ -13,6 +13,7 @@
 //
 //	below the window   a page is read from the store, shared by all who need it
 //	in the window      the encoded frames
+//	an ephemeral one   as soon as the cursor has reached what it follows
 //	at the end         CaughtUp, once; then how the tail ended, or wait
 //
 // Replay, the seam and live delivery are answers to that question at different
@@ -33,6 +34,38 @@
 // fit, and for every resident stream once in the re-read interval, which bounds
 // the damage of an announcement that never came.
 //
+// Next in line counts only while the listening's server is the one that the tail
+// was last read from. Another may have lost commits, and a frame with the next
+// sequence would hide that; everything is held until the refresh has looked.
+//
+// # Ephemeral frames
+//
+// An ephemeral frame is nowhere but in its announcement. It goes into an array of
+// its own in the tail, with the sequence that it follows; a cursor is a position
+// and the number of the last of them that the subscription had. A subscription
+// gets those that come after it was placed, but for one that follows less than
+// the head of that moment and so was committed before. One that is ahead of the
+// cursor waits for it, one that is behind is due at once, and none moves a
+// position. One that follows what the tail does not have yet has it read; what a
+// read begun later does not find, it does not wait for.
+//
+// What a subscription has not had is kept until the tail's bounds are reached.
+// Then the oldest of either kind goes first, and a subscription that needed one of
+// these is ended with [ErrSlowSubscriber], because no store has it. What all have
+// had is not kept.
+//
+// A new listening, and what [Sink] Missed tells of, is an outage. It stands in the
+// same array, between what came before and what came after, and becomes a [Gap]
+// for every subscription that was there, if the stream has ever carried an
+// ephemeral frame: the refresh that follows tells, which looks at the store after
+// the outage. The same stands for ephemeral frames that came in such numbers
+// during a load that they could not be held.
+//
+// A read may overtake announcements. For durable frames that is harmless. But
+// a close that was read, and not announced, may have ephemeral frames before it on
+// their way: then the end of the tail waits for the announcement, and if that does
+// not come the subscriptions are told of an outage before it.
+//
 // # The life of a tail
 //
 //	loading   no tail yet: announcements are held, subscriptions wait
@@ -40,8 +73,10 @@
 //	running   one numbering, growing
 //	retired   the numbering was replaced while nobody looked; what is left of
 //	          it is read before it ends
+//	closing   a close was read whose announcement is awaited
 //	ended     closed: subscriptions get the rest, Closed, io.EOF
-//	          cut: they get the rest, Gap, and go on in the next tail
+//	          cut: they get the rest, Gap, and go on in the next tail, where every
+//	          ephemeral frame is for them
 //
 // A tail is cut when a read shows that the row at its head is not the one it
 // holds: the database has lost commits, or the stream was replaced.
@@ -78,13 +113,13 @@
 //
 // # Memory
 //
-// Bounded whatever clients do: each tail in frames and bytes, all tails
-// together (past that the coldest are emptied and their subscriptions read from
-// the store), pages together, held announcements per stream, and what one round
+// Bounded whatever clients do: each tail in frames and bytes, of both kinds, all
+// tails together (past that the coldest are emptied and their subscriptions read
+// from the store, or are ended), pages together, held announcements per stream, and what one round
 // of loads may bring.
 //
 // # What it does not do
 //
-// It does not bound the number of subscriptions, end slow ones, authenticate
-// announcements or write to the store.
+// It does not bound the number of subscriptions, end slow ones that miss nothing,
+// authenticate announcements or write to the store.
 package hub

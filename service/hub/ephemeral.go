@@ -140,11 +140,11 @@ func (t *tail) emptyEphemerals() {
 
 // announceEphemeralLocked takes an ephemeral frame into a tail, where it waits
 // for those that are still before its place.
-func (s *stream) announceEphemeralLocked(t *tail, f backlog.Frame, hooks *hooks) {
+func (s *stream) announceEphemeralLocked(t *tail, f backlog.Frame, at moment, hooks *hooks) {
 	s.marked, s.used = true, time.Now()
+	// Those before it came, and must be told, before it.
+	s.noteOutagesLocked(at.outages, hooks)
 	if t == s.current {
-		// It came after the outage, and must not be read before that is told.
-		s.noteOutagesLocked(s.hub.outages.Load(), hooks)
 		s.reachLocked(t, f.Position.Sequence)
 	}
 	if !s.readableLocked(t) {
@@ -176,16 +176,23 @@ func (s *stream) noteOutagesLocked(counted uint64, hooks *hooks) bool {
 		return false
 	}
 	s.outages = counted
-	return s.tellOutageLocked(s.current, hooks)
-}
-
-// tellOutageLocked tells the subscriptions of a marked stream, after what the tail
-// has, that ephemeral frames may have been missed.
-func (s *stream) tellOutageLocked(t *tail, hooks *hooks) bool {
-	if !s.marked || t == nil || !s.readableLocked(t) {
+	if !s.marked {
 		return false
 	}
-	t.ephemerals.addOutage(t.head.Sequence)
-	t.parked.wake(hooks)
+	s.tellOutageLocked(s.current, hooks)
+	for _, t := range s.former {
+		if t.unended() {
+			s.tellOutageLocked(t, hooks)
+		}
+	}
 	return true
+}
+
+// tellOutageLocked tells the subscriptions in a tail, after what it has, that
+// ephemeral frames may have been missed.
+func (s *stream) tellOutageLocked(t *tail, hooks *hooks) {
+	if s.readableLocked(t) {
+		t.ephemerals.addOutage(t.head.Sequence)
+		t.parked.wake(hooks)
+	}
 }

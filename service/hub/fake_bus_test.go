@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fanfare-io/fanfare/backlog"
 )
@@ -21,8 +22,13 @@ type fakeBus struct {
 	changed   chan struct{}
 	holding   bool
 	queued    []backlog.Announcement
-	// filter, if not nil, says how often an announcement is delivered.
+	// filter, if not nil, says how often an announcement is delivered. One of an
+	// ephemeral frame is never doubled, and if it is lost the sink is told.
 	filter func() int
+	// lossy is true while lost ephemeral frames are not told of.
+	lossy bool
+	// outages counts what may have cost ephemeral frames.
+	outages atomic.Int64
 }
 
 func newFakeBus(store *fakeStore) *fakeBus {
@@ -61,6 +67,10 @@ func (b *fakeBus) changeLocked(l backlog.Listening) {
 func (b *fakeBus) listen() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.listenLocked()
+}
+
+func (b *fakeBus) listenLocked() {
 	b.store.mu.Lock()
 	origin := b.store.origin
 	b.store.mu.Unlock()
@@ -74,6 +84,7 @@ func (b *fakeBus) listen() {
 func (b *fakeBus) kill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.outages.Add(1)
 	b.changeLocked(backlog.Listening{})
 	b.queued = nil
 	b.sink.Lost(errors.New("killed"))
@@ -95,6 +106,13 @@ func (b *fakeBus) announceLocked(a backlog.Announcement) {
 	times := 1
 	if b.filter != nil {
 		times = b.filter()
+	}
+	if a.Kind == backlog.AnnounceEphemeral {
+		if times == 0 && !b.lossy {
+			b.outages.Add(1)
+			b.sink.Missed()
+		}
+		times = min(times, 1)
 	}
 	for range times {
 		b.queued = append(b.queued, a)

@@ -29,7 +29,8 @@ type held struct {
 }
 
 type heldAnnouncement struct {
-	number uint64
+	number  uint64
+	outages uint64 // when it came
 	backlog.Announcement
 }
 
@@ -38,7 +39,7 @@ type heldSize struct{ count, bytes int }
 // add holds an announcement. If there is no room for it the older ones are given
 // up: the read that explains this one sees them, too, but for ephemeral frames,
 // which are then missed.
-func (h *held) add(a *backlog.Announcement) {
+func (h *held) add(a *backlog.Announcement, at moment) {
 	kept, size := *a, &h.durable
 	ephemeral := a.Kind == backlog.AnnounceEphemeral
 	if ephemeral {
@@ -57,7 +58,7 @@ func (h *held) add(a *backlog.Announcement) {
 	h.count++
 	size.count++
 	size.bytes += bytes
-	h.list = append(h.list, heldAnnouncement{h.count, kept})
+	h.list = append(h.list, heldAnnouncement{h.count, at.outages, kept})
 }
 
 // take returns what is held and holds nothing.
@@ -116,35 +117,51 @@ func (e *endedNumberings) add(own uint64) {
 
 func (e *endedNumberings) has(own uint64) bool { return slices.Contains(e.own[:], own) }
 
-// explainHeldLocked goes through what was held, after a read that began when
-// the first upTo had been held: of those, what is not there now never was; the
-// others are taken in as if they came now. Ephemeral frames are taken in if there
-// is a tail of their numbering.
-func (s *stream) explainHeldLocked(upTo, origin uint64, hooks *hooks) {
+// outagesOr returns how many outages there had been when the first ephemeral frame
+// was held; counted if none is.
+func (h *held) outagesOr(counted uint64) uint64 {
+	for i := range h.list {
+		if a := &h.list[i]; a.Kind == backlog.AnnounceEphemeral {
+			return min(a.outages, counted)
+		}
+	}
+	return counted
+}
+
+// explainHeldLocked goes through what was held, after a read that began in the
+// state k: of what was held by then, what is not there now never was; the others
+// are taken in as if they came now. Ephemeral frames are taken in if there is a
+// tail of their numbering, each after the outages before it.
+func (s *stream) explainHeldLocked(k known, origin uint64, hooks *hooks) {
 	if s.held.missed {
 		s.held.missed, s.marked = false, true
 		s.tellOutageLocked(s.current, hooks)
 	}
-	for _, a := range s.held.take() {
-		if a.number > upTo {
-			s.announceLocked(&a.Announcement, origin, hooks)
-		} else if !s.explainedLocked(&a.Announcement, hooks) {
+	list := s.held.take()
+	for len(list) > 0 && list[0].number <= k.held {
+		a := &list[0]
+		list = list[1:]
+		if !s.explainedLocked(&a.Announcement, moment{origin, a.outages}, hooks) {
 			s.dropLocked(&a.Announcement)
 		}
+	}
+	s.noteOutagesLocked(k.outages, hooks)
+	for i := range list {
+		s.announceLocked(&list[i].Announcement, moment{origin, list[i].outages}, hooks)
 	}
 }
 
 // explainedLocked takes in what a read does not show: ephemeral frames, and the
 // close of a tail whose end waits for it.
-func (s *stream) explainedLocked(a *backlog.Announcement, hooks *hooks) bool {
+func (s *stream) explainedLocked(a *backlog.Announcement, at moment, hooks *hooks) bool {
 	if t := s.unendedLocked(a.OwnEpoch); t != nil {
-		s.announceFormerLocked(t, a, hooks)
+		s.announceFormerLocked(t, a, at, hooks)
 		return a.Kind == backlog.AnnounceEphemeral
 	}
 	if a.Kind != backlog.AnnounceEphemeral || s.current.own == 0 || s.current.own != a.OwnEpoch {
 		return false
 	}
-	s.announceEphemeralLocked(s.current, a.Frame, hooks)
+	s.announceEphemeralLocked(s.current, a.Frame, at, hooks)
 	return true
 }
 

@@ -44,13 +44,14 @@ func (s *stream) integrateLocked(k known, l backlog.Loaded, fresh []*entry, hook
 	}
 	s.marked = s.marked || l.State.Ephemeral
 	if t == nil {
-		s.outages = s.hub.outages.Load()
+		// Not what is counted by now: who is placed by this load is to be told of it.
+		s.outages = k.outages
 		s.openLocked(l, fresh, hooks)
 		s.setStateLocked(l)
 		return true
 	}
 	// Told before what is read now: ephemeral frames may have stood anywhere in it.
-	told := s.noteOutagesLocked(k.outages, hooks)
+	told := s.noteOutagesLocked(s.held.outagesOr(k.outages), hooks)
 	if t.own == 0 {
 		s.adoptLocked(t, l, fresh, told, hooks)
 	} else {

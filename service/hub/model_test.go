@@ -18,19 +18,27 @@ import (
 )
 
 // modelRun is a random run over the naive store. The first stream is plain:
-// whatever happens to the others and to the bus, its clients see every frame
-// from the first to the last, once, without a gap.
+// whatever happens to the others and to the bus, its clients see every durable
+// frame from the first to the last, once, without a gap for those.
 type modelRun struct {
 	*rig
 	random  *rand.Rand
 	streams []*modelStream
 	ops     []func()
 	next    int
+	// shuffled is true if ephemeral frames may be announced in another order than
+	// that of their commits, which no bus does.
+	shuffled bool
+	// slow counts subscriptions that were ended as slow, told those that were told of
+	// ephemeral frames that they may have missed, ephemeral what was delivered.
+	slow, told, ephemeral atomic.Int64
 }
 
 type modelStream struct {
 	name                  backlog.StreamName
 	closes, trims, losses atomic.Int64
+	// log has the stream's ephemeral frames.
+	log ephemeralLog
 }
 
 func TestModel(t *testing.T) {
@@ -44,7 +52,8 @@ func TestModel(t *testing.T) {
 		"closes":        "close kill shuffle",
 		"trims":         "trim drop",
 		"losses":        "lose kill",
-		"everything":    "drop double shuffle forge kill restart close trim lose hint fail",
+		"nothing lost":  "close trim lag hint fail double",
+		"everything":    "drop double shuffle forge kill restart close trim lose hint fail lag",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -61,7 +70,8 @@ func newModelRun(t *testing.T, seed uint64, faults string) *modelRun {
 			TailFrames: 12, TailBytes: 4 << 10, MaxTailBytes: 24 << 10, PageFrames: 7, MaxPageBytes: 16 << 10,
 			Linger: 5 * time.Millisecond, ReReadInterval: 20 * time.Millisecond,
 		}),
-		random: rand.New(rand.NewPCG(seed, 1)),
+		random:   rand.New(rand.NewPCG(seed, 1)),
+		shuffled: strings.Contains(faults, "shuffle"),
 	}
 	m.store.backlog = 1 << 40
 	for i := range 4 {
@@ -79,6 +89,14 @@ func (m *modelRun) addFaults(names string) {
 		"drop":    func() { m.bus.setFilter(func() int { return rand.IntN(2) }) },
 		"double":  func() { m.bus.setFilter(func() int { return 1 + rand.IntN(2) }) },
 		"shuffle": func() { m.bus.hold(); m.publishSome(); m.publishSome(); m.bus.release(true) },
+		"lag": func() {
+			m.bus.hold()
+			m.publishSome()
+			m.close()
+			m.pause()
+			m.publishSome()
+			m.bus.release(false)
+		},
 		"forge":   m.forge,
 		"kill":    func() { m.bus.kill(); m.publishSome(); m.bus.listen() },
 		"restart": func() { m.bus.kill(); m.store.restart(); m.publishSome(); m.bus.listen() },
@@ -108,12 +126,15 @@ func (m *modelRun) any(changed bool) *modelStream {
 
 func (m *modelRun) publishSome() {
 	for range 1 + m.random.IntN(20) {
-		name, payload := m.any(false).name, fmt.Sprint(m.next)
+		s, payload := m.any(false), fmt.Sprint(m.next)
 		m.next++
-		if m.random.IntN(4) == 0 {
-			m.bus.publishPointer(name, payload)
-		} else {
-			m.bus.publish(name, payload)
+		switch m.random.IntN(6) {
+		case 0:
+			m.bus.publishPointer(s.name, payload)
+		case 1, 2:
+			m.publishEphemeral(s, payload)
+		default:
+			m.bus.publish(s.name, payload)
 		}
 	}
 }
@@ -121,7 +142,7 @@ func (m *modelRun) publishSome() {
 func (m *modelRun) close() {
 	s := m.any(true)
 	s.closes.Add(1)
-	m.bus.close(s.name)
+	m.closeLogged(s)
 	if m.random.IntN(2) == 0 {
 		m.publishSome()
 	}
@@ -203,6 +224,7 @@ func (m *modelRun) run(rounds int) {
 	if err := group.Wait(); err != nil {
 		m.t.Error(err)
 	}
+	m.t.Logf("%d ephemeral frames delivered, %d times told that some may be missing, %d slow", m.ephemeral.Load(), m.told.Load(), m.slow.Load())
 }
 
 // modelClient follows a stream to the final frame, with pauses, and resumes
@@ -227,6 +249,13 @@ func (c *modelClient) follow(ctx context.Context) error {
 			return err
 		}
 		final, err := c.read(ctx, sub)
+		if errors.Is(err, ErrSlowSubscriber) {
+			c.slow.Add(1)
+			if got := sub.Position(); got.Sequence != c.position.Sequence {
+				return fmt.Errorf("ended as slow at %s", got)
+			}
+			err = nil
+		}
 		sub.Close()
 		switch {
 		case errors.Is(err, io.EOF):
@@ -244,13 +273,15 @@ func (c *modelClient) follow(ctx context.Context) error {
 
 // read reads for a while, or to the final frame.
 func (c *modelClient) read(ctx context.Context, sub *Subscription) (final bool, err error) {
-	r := &reader{rig: c.rig, name: c.stream.name, sub: sub, position: sub.Subscribed().ResumeAfter}
+	r := &reader{rig: c.rig, name: c.stream.name, sub: sub, position: sub.Subscribed().ResumeAfter, loose: c.shuffled || c.stream != c.streams[0]}
+	seen := c.stream.log.follow()
 	if sub.Subscribed().Resumed && r.position.Sequence != c.position.Sequence {
 		return false, fmt.Errorf("resumed after %s, asked for %s", r.position, c.position)
 	}
 	c.notices = nil
 	for range c.random.IntN(60) {
 		readCtx, cancel := context.WithTimeout(ctx, time.Duration(1+c.random.IntN(30))*time.Millisecond)
+		frames := len(r.payloads)
 		d, err := r.sub.Next(readCtx, 1+c.random.IntN(300))
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -265,10 +296,16 @@ func (c *modelClient) read(ctx context.Context, sub *Subscription) (final bool, 
 		if err := c.checkNotice(d.Notice); err != nil {
 			return false, err
 		}
+		if err := c.checkEphemeral(seen, r, d.Notice); err != nil {
+			return false, err
+		}
 		c.position = d.Last
-		c.frames += len(d.Frames)
+		c.frames += len(r.payloads) - frames
 		if n := len(r.payloads); n > 0 && r.payloads[n-1] == "final" {
-			return true, c.complete()
+			if err := c.complete(); err != nil {
+				return false, err
+			}
+			return true, c.accounted(ctx, seen, r)
 		}
 		if c.random.IntN(8) == 0 {
 			c.stall()
@@ -287,6 +324,10 @@ func (c *modelClient) checkNotice(n Notice) error {
 	c.notices = append(c.notices, n)
 	g, ok := n.(Gap)
 	if !ok {
+		return nil
+	}
+	if g.Reason == GapEphemeralMaybeMissed && c.bus.outages.Load() > 0 {
+		c.told.Add(1)
 		return nil
 	}
 	closed, trimmed, lost := c.stream.closes.Load() > 0, c.stream.trims.Load() > 0, c.stream.losses.Load() > 0

@@ -275,7 +275,7 @@ func (s *stream) finish(p *part, l backlog.Listening, loaded backlog.Loaded, hoo
 	s.used = time.Now()
 	s.judgeLocked(p.batch, loaded, hooks)
 	s.endOverdueLocked(l.Number, hooks)
-	s.explainHeldLocked(p.known.held, s.hub.origin.Load(), hooks)
+	s.explainHeldLocked(p.known, s.hub.origin.Load(), hooks)
 	s.answerPendingLocked(l.Number, hooks)
 	s.readAgainLocked(p.known.read)
 }

@@ -31,11 +31,11 @@ func (h *Hub) Lost(error) { h.changeStatus(false) }
 
 // Announce implements [Sink].
 func (h *Hub) Announce(announcements []backlog.Announcement) {
-	origin := h.origin.Load()
+	at := moment{origin: h.origin.Load(), outages: h.outages.Load()}
 	for i := range announcements {
 		a := &announcements[i]
 		if s := h.resident(a.Stream); s != nil {
-			s.announce(a, origin, &h.sinkHooks)
+			s.announce(a, at, &h.sinkHooks)
 		}
 	}
 	// Once for all: a subscription finds all new frames at once.

@@ -60,43 +60,51 @@ type stream struct {
 	used time.Time
 }
 
-// announce takes in an announcement. origin is that of the current listening.
-func (s *stream) announce(a *backlog.Announcement, origin uint64, hooks *hooks) {
+// moment is when an announcement came.
+type moment struct {
+	// origin is that of the current listening.
+	origin uint64
+	// outages is how many the hub had counted.
+	outages uint64
+}
+
+// announce takes in an announcement.
+func (s *stream) announce(a *backlog.Announcement, at moment, hooks *hooks) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.removed {
 		return
 	}
-	s.announceLocked(a, origin, hooks)
+	s.announceLocked(a, at, hooks)
 }
 
-func (s *stream) announceLocked(a *backlog.Announcement, origin uint64, hooks *hooks) {
+func (s *stream) announceLocked(a *backlog.Announcement, at moment, hooks *hooks) {
 	t, p := s.current, a.Frame.Position
 	switch {
 	case t == nil:
-		s.held.add(a)
+		s.held.add(a, at)
 	case a.OwnEpoch != t.own && s.unendedLocked(a.OwnEpoch) != nil:
-		s.announceFormerLocked(s.unendedLocked(a.OwnEpoch), a, hooks)
+		s.announceFormerLocked(s.unendedLocked(a.OwnEpoch), a, at, hooks)
 	case a.OwnEpoch != 0 && a.OwnEpoch != t.own && s.ended.has(a.OwnEpoch):
 		// Late: that numbering has ended, after everything in it.
 	case t.own == 0 || a.OwnEpoch != t.own:
-		s.holdLocked(a)
-	case s.origin != origin:
+		s.holdLocked(a, at)
+	case s.origin != at.origin:
 		// Another server than the tail was read from: it may have lost commits, and
 		// until that is known nothing is next in line.
-		s.holdLocked(a)
+		s.holdLocked(a, at)
 	case a.Kind == backlog.AnnounceClosed:
-		s.announceClosedLocked(a, hooks)
+		s.announceClosedLocked(a, at, hooks)
 	case a.Kind == backlog.AnnounceEphemeral:
-		s.announceEphemeralLocked(t, a.Frame, hooks)
-	case a.Origin != origin:
-		s.holdLocked(a)
+		s.announceEphemeralLocked(t, a.Frame, at, hooks)
+	case a.Origin != at.origin:
+		s.holdLocked(a, at)
 	case p.Sequence <= t.head.Sequence:
 		// Seen.
-	case a.Kind == backlog.AnnounceFrame && p == backlog.Position{Epoch: t.own ^ origin, Sequence: t.head.Sequence + 1}:
+	case a.Kind == backlog.AnnounceFrame && p == backlog.Position{Epoch: t.own ^ at.origin, Sequence: t.head.Sequence + 1}:
 		s.appendLocked(t, a, hooks)
 	default:
-		s.holdLocked(a)
+		s.holdLocked(a, at)
 	}
 }
 
@@ -104,7 +112,7 @@ func (s *stream) announceLocked(a *backlog.Announcement, origin uint64, hooks *h
 // for what is left of it.
 func (s *stream) unendedLocked(own uint64) *tail {
 	for _, t := range s.former {
-		if t.own == own && (t.retired || !t.closing.IsZero()) {
+		if t.own == own && t.unended() {
 			return t
 		}
 	}
@@ -113,10 +121,11 @@ func (s *stream) unendedLocked(own uint64) *tail {
 
 // announceFormerLocked takes in what is announced of a numbering that is over.
 // Its durable frames are read.
-func (s *stream) announceFormerLocked(t *tail, a *backlog.Announcement, hooks *hooks) {
+func (s *stream) announceFormerLocked(t *tail, a *backlog.Announcement, at moment, hooks *hooks) {
+	s.noteOutagesLocked(at.outages, hooks)
 	switch {
 	case a.Kind == backlog.AnnounceEphemeral:
-		s.announceEphemeralLocked(t, a.Frame, hooks)
+		s.announceEphemeralLocked(t, a.Frame, at, hooks)
 	case a.Kind != backlog.AnnounceClosed:
 	case t.retired:
 		t.closedAt = a.Frame.Position
@@ -135,22 +144,23 @@ func (s *stream) appendLocked(t *tail, a *backlog.Announcement, hooks *hooks) {
 	t.parked.wake(hooks)
 }
 
-// announceClosedLocked ends the tail if it has everything before the close.
-func (s *stream) announceClosedLocked(a *backlog.Announcement, hooks *hooks) {
+// announceClosedLocked ends the tail if it has everything before the close, and no
+// outage is left to be told.
+func (s *stream) announceClosedLocked(a *backlog.Announcement, at moment, hooks *hooks) {
 	t, last := s.current, a.Frame.Position
-	if last == t.head {
+	if last == t.head && s.outages >= at.outages {
 		s.closeLocked(t, true, hooks)
 		return
 	}
 	if last.Sequence > t.head.Sequence {
 		t.closedAt = last
 	}
-	s.holdLocked(a)
+	s.holdLocked(a, at)
 }
 
 // holdLocked keeps an announcement for the read that explains it.
-func (s *stream) holdLocked(a *backlog.Announcement) {
-	s.held.add(a)
+func (s *stream) holdLocked(a *backlog.Announcement, at moment) {
+	s.held.add(a, at)
 	s.queueRefreshLocked()
 }
 

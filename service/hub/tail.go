@@ -98,6 +98,10 @@ func newTail(l backlog.Loaded, fresh []*entry) *tail {
 	return t
 }
 
+// unended reports whether a tail that is no longer current waits for what is left
+// of its numbering.
+func (t *tail) unended() bool { return t.retired || !t.closing.IsZero() }
+
 // waitingTail makes a tail that waits for the numbering after successorOf.
 func waitingTail(successorOf uint64) *tail { return &tail{successorOf: successorOf} }
 
