@@ -37,8 +37,9 @@ func planIsolation() isolationPlan {
 // as long as without them.
 //
 // Any transaction that has written and stays open keeps the dead versions of all
-// rows of the database. With publishers that send as fast as they can, those of
-// the stream rows would be measured, not the locks; see publishPause.
+// rows of the database, those of stream rows too, whatever it holds. That is part
+// of what is measured here, and most of it with publishers that send as fast as
+// they can; see publishPause.
 func TestHeldStreamsLeaveLatenciesAlone(t *testing.T) {
 	plan := planIsolation()
 	url := newSchema(t)
