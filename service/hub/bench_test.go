@@ -11,7 +11,12 @@ import (
 // BenchmarkFanOut is one frame from its announcement to a thousand
 // subscriptions of its stream, which one goroutine reads as a connection's
 // writer would: woken by the hooks, without blocking.
-func BenchmarkFanOut(b *testing.B) {
+func BenchmarkFanOut(b *testing.B) { benchmarkFanOut(b, (*fakeStore).publish) }
+
+// BenchmarkFanOutEphemeral is the same with an ephemeral frame.
+func BenchmarkFanOutEphemeral(b *testing.B) { benchmarkFanOut(b, (*fakeStore).publishEphemeral) }
+
+func benchmarkFanOut(b *testing.B, publish func(*fakeStore, backlog.StreamName, string) backlog.Announcement) {
 	const subscribers = 1000
 	r := newRig(b, Config{})
 	r.bus.publish(orders, "first")
@@ -25,7 +30,7 @@ func BenchmarkFanOut(b *testing.B) {
 	announcements := make([]backlog.Announcement, b.N)
 	payload := strings.Repeat("x", 200)
 	for i := range announcements {
-		announcements[i] = r.store.publish(orders, payload)
+		announcements[i] = publish(r.store, orders, payload)
 	}
 	b.ReportAllocs()
 	b.ResetTimer()

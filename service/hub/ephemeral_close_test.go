@@ -144,6 +144,40 @@ func TestCloseRightAfterAnOutage(t *testing.T) {
 	}
 }
 
+// What is announced between a new listening and its refresh comes after the Gap,
+// and the end after that, also where the refresh sees the close already.
+func TestEphemeralFrameAndCloseBeforeTheRefresh(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		for _, waiting := range []bool{false, true} {
+			bubble(t, Config{ReReadInterval: time.Hour}, func(t *testing.T, r *rig) {
+				if !waiting {
+					r.publishMany(orders, 0, 3)
+				}
+				s := r.subscribe(orders, Oldest())
+				s.caughtUp()
+				r.bus.kill()
+				if restarted {
+					r.store.restart()
+				}
+				// The refresh needs the bus, which is busy until all of these are announced.
+				r.bus.listenAnd(func() []backlog.Announcement {
+					list := []backlog.Announcement{r.store.publishEphemeral(orders, "e0")}
+					a, _ := r.store.close(orders)
+					return append(list, a)
+				})
+				began := time.Now()
+				s.gap(GapEphemeralMaybeMissed)
+				expect(t, s.ephemeral, nil)
+				s.closed()
+				expect(t, s.ephemeral, ephemeralNumbers(0, 1))
+				if d := time.Since(began); d > 0 {
+					t.Errorf("closed after %s", d)
+				}
+			})
+		}
+	}
+}
+
 // A subscription that waits for a stream to exist, or to be opened again, gets the
 // ephemeral frame that does that, and what follows it.
 func TestEphemeralFrameOpensAStream(t *testing.T) {

@@ -51,7 +51,7 @@ func (s *stream) integrateLocked(k known, l backlog.Loaded, fresh []*entry, hook
 		return true
 	}
 	// Told before what is read now: ephemeral frames may have stood anywhere in it.
-	told := s.noteOutagesLocked(s.held.outagesOr(k.outages), hooks)
+	told := s.noteOutagesLocked(s.held.outagesOr(k.outages), hooks) && s.held.ephemeral.count == 0
 	if t.own == 0 {
 		s.adoptLocked(t, l, fresh, told, hooks)
 	} else {
@@ -97,7 +97,7 @@ func (s *stream) openLocked(l backlog.Loaded, fresh []*entry, hooks *hooks) {
 
 // adoptLocked lets a waiting tail become that of the numbering that began, if
 // that is the first since the tail waits. told is true if the subscriptions have
-// just been told that they may miss ephemeral frames.
+// just been told that they may miss ephemeral frames, and none is held.
 func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, told bool, hooks *hooks) {
 	switch {
 	case !l.State.Exists:

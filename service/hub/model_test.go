@@ -251,10 +251,7 @@ func (c *modelClient) follow(ctx context.Context) error {
 		final, err := c.read(ctx, sub)
 		if errors.Is(err, ErrSlowSubscriber) {
 			c.slow.Add(1)
-			if got := sub.Position(); got.Sequence != c.position.Sequence {
-				return fmt.Errorf("ended as slow at %s", got)
-			}
-			err = nil
+			c.position, err = sub.Position(), nil
 		}
 		sub.Close()
 		switch {
@@ -286,6 +283,9 @@ func (c *modelClient) read(ctx context.Context, sub *Subscription) (final bool, 
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			continue
+		}
+		if errors.Is(err, ErrSlowSubscriber) && sub.Position().Sequence != r.position.Sequence {
+			return false, fmt.Errorf("ended as slow at %s, frames at %s", sub.Position(), r.position)
 		}
 		if err != nil {
 			return false, err

@@ -177,8 +177,9 @@ func (s *stream) closeLocked(t *tail, settled bool, hooks *hooks) {
 	s.forgetClosedLocked()
 	s.closed = t
 	s.current = waitingTail(t.own)
+	waits := !settled && s.marked && s.readableLocked(t)
 	s.former = append(s.former, t)
-	if !settled && s.marked && t.readers > 0 {
+	if waits {
 		t.closing, t.closingUnder = time.Now(), s.hub.listened.Load()
 		return
 	}
