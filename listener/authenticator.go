@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"hash"
 	"io"
 	"slices"
@@ -21,6 +22,18 @@ var (
 	// ErrReplayed: the envelope is not newer than the last one of its server
 	// process, or older than the connection.
 	ErrReplayed = errors.New("the envelope was notified before")
+)
+
+// Refusals that the Bus treats in ways of their own. The first is certain; what the
+// others refuse may be genuine.
+var (
+	// errOtherProcess: whatever the keys are, the envelope was made elsewhere.
+	errOtherProcess = fmt.Errorf("%w: it is of another server process", ErrForged)
+	// errForgotten: nothing is known of the process, and the transaction is too old
+	// to tell whether the envelope is new.
+	errForgotten = fmt.Errorf("%w, or its transaction is older than can be judged", ErrReplayed)
+	// errUnreadableEntry: an authentic envelope has an entry that cannot be read.
+	errUnreadableEntry = fmt.Errorf("%w: it is authentic, but has an entry that cannot be read", ErrUnreadable)
 )
 
 // Key is a secret that publishers sign envelopes with.
@@ -88,30 +101,39 @@ func (a *Authenticator) Open(n Notification) (Envelope, error) {
 	if err != nil {
 		return Envelope{}, err
 	}
+	if h.PID != n.PID {
+		return Envelope{}, errOtherProcess
+	}
 	signer := a.signers[h.KeyID]
 	if signer == nil {
 		return Envelope{}, ErrUnknownKey
 	}
-	if h.PID != n.PID || !hmac.Equal([]byte(signer.digest(h.prefix, h.rest)), []byte(h.digest)) {
+	if !hmac.Equal([]byte(signer.digest(h.prefix, h.rest)), []byte(h.digest)) {
 		return Envelope{}, ErrForged
 	}
-	if !a.advance(h.PID, mark{h.Transaction, h.Index}) {
-		return Envelope{}, ErrReplayed
+	if err := a.advance(h.PID, mark{h.Transaction, h.Index}); err != nil {
+		return Envelope{}, err
 	}
-	return h.open()
+	e, err := h.open()
+	if err != nil {
+		return Envelope{}, errUnreadableEntry
+	}
+	return e, nil
 }
 
-// advance moves the mark of a process; false if next is not above it.
-func (a *Authenticator) advance(pid uint32, next mark) bool {
+// advance moves the mark of a process, unless next is not above it.
+func (a *Authenticator) advance(pid uint32, next mark) error {
 	last, known := a.marks[pid]
-	if next.transaction < a.floor || known && !next.above(last) {
-		return false
-	}
-	if !known && len(a.marks) >= a.limit {
+	switch {
+	case known && !next.above(last):
+		return ErrReplayed
+	case next.transaction < a.floor:
+		return errForgotten
+	case !known && len(a.marks) >= a.limit:
 		a.forget()
 	}
 	a.marks[pid] = next
-	return true
+	return nil
 }
 
 func (m mark) above(other mark) bool {

@@ -69,7 +69,7 @@ func TestForgedEnvelopes(t *testing.T) {
 			t.Fatalf("accepted when cut to %d bytes", i)
 		}
 	}
-	unknown := Notification{PID: 1, Payload: EncodeEnvelope(Key{ID: 99, Secret: testKey.Secret}, sample())}
+	unknown := Notification{PID: sample().PID, Payload: EncodeEnvelope(Key{ID: 99, Secret: testKey.Secret}, sample())}
 	if _, err := a.Open(unknown); !errors.Is(err, ErrUnknownKey) {
 		t.Errorf("unknown key: %v", err)
 	}

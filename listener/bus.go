@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// hintInterval is the least time between two hints: each makes the hub read
-	// the heads of all its streams, and anybody who may NOTIFY can cause one.
+	// hintInterval is the least time between two calls of Sink.Hint, and between two
+	// of Sink.Missed: each makes the hub read the heads of all its streams, and
+	// anybody who may NOTIFY can cause one.
 	hintInterval = time.Second
 	// reloadInterval is the least time between two reloads of the keys. For the
 	// same reason.
@@ -39,6 +40,10 @@ type Sink interface {
 	// is not authentic, or that bounds of streams were changed. It comes at most
 	// once a second.
 	Hint()
+	// Missed is Hint, and says besides that what was announced before may have had
+	// an ephemeral frame, which cannot be read anywhere else. It comes at most once a
+	// second, and unless it has to wait for that, before any later announcement.
+	Missed()
 }
 
 // BusStats counts what a Bus has seen.
@@ -50,11 +55,14 @@ type BusStats struct {
 	// SkippedEntries of authentic envelopes are of a kind this program does not
 	// know.
 	SkippedEntries uint64
+	// BrokenEntries were split over envelopes, and not all parts came, or they made
+	// no entry.
+	BrokenEntries uint64
 	// Overflows counts how often notifications that waited were dropped because
 	// they were too many.
 	Overflows uint64
-	// Hints that were given, and Reloads of the keys.
-	Hints, Reloads uint64
+	// Hints and Missed count the calls of the sink, and Reloads those of the keys.
+	Hints, Missed, Reloads uint64
 }
 
 // Bus turns the notifications of one notify channel into announcements: it
@@ -70,10 +78,11 @@ type Bus struct {
 
 	// Run's goroutine alone uses these.
 	authenticator *Authenticator
+	assembler     *assembler
 	logs          throttle
 	lastReload    time.Time
-	lastHint      time.Time
-	hintDue       bool
+	hints         pace
+	missed        pace
 
 	// mu guards the fields below.
 	mu sync.Mutex
@@ -85,7 +94,7 @@ type Bus struct {
 
 type busCounters struct {
 	envelopes, announcements, unreadable, unknownVersion, unknownKey, forged, replayed,
-	skippedEntries, overflows, hints, reloads atomic.Uint64
+	skippedEntries, brokenEntries, overflows, hints, missed, reloads atomic.Uint64
 }
 
 // NewBus returns a bus for a notify channel. keys returns all keys that
@@ -102,6 +111,7 @@ func NewBus(l *Listener, notifyChannel string, keys func(context.Context) ([]Key
 		logger:        logger,
 		inbox:         newInbox(),
 		authenticator: NewAuthenticator(),
+		assembler:     newAssembler(),
 		changed:       make(chan struct{}),
 	}
 }
@@ -115,18 +125,22 @@ func (b *Bus) Run(ctx context.Context, sink Sink) error {
 	}
 	defer b.tell(backlog.Listening{})
 	defer detach()
-	hint := time.NewTimer(0)
-	defer hint.Stop()
+	wake := time.NewTimer(0)
+	defer wake.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-b.inbox.ready:
-			b.pass(ctx, sink, b.inbox.take())
-		case <-hint.C:
+		case <-wake.C:
+		}
+		items := b.inbox.take()
+		b.pass(ctx, sink, items)
+		if len(items) == 0 {
+			b.giveUpParts() // after a slow sink the rest may be in the inbox
 		}
 		if wait := b.hint(sink); wait > 0 {
-			hint.Reset(wait)
+			wake.Reset(wait)
 		}
 	}
 }
@@ -151,8 +165,9 @@ func (b *Bus) Stats() BusStats {
 	return BusStats{
 		Envelopes: c.envelopes.Load(), Announcements: c.announcements.Load(),
 		Unreadable: c.unreadable.Load(), UnknownVersion: c.unknownVersion.Load(), UnknownKey: c.unknownKey.Load(),
-		Forged: c.forged.Load(), Replayed: c.replayed.Load(), SkippedEntries: c.skippedEntries.Load(),
-		Overflows: c.overflows.Load(), Hints: c.hints.Load(), Reloads: c.reloads.Load(),
+		Forged: c.forged.Load(), Replayed: c.replayed.Load(),
+		SkippedEntries: c.skippedEntries.Load(), BrokenEntries: c.brokenEntries.Load(),
+		Overflows: c.overflows.Load(), Hints: c.hints.Load(), Missed: c.missed.Load(), Reloads: c.reloads.Load(),
 	}
 }
 
@@ -187,15 +202,19 @@ func (b *Bus) pass(ctx context.Context, sink Sink, items []item) {
 		}
 	}
 	for _, i := range items {
-		if i.kind == itemNotification {
-			pending = append(pending, b.judge(ctx, i.notification)...)
-			if len(pending) >= maxPassed {
-				flush()
-			}
+		if i.kind != itemNotification {
+			flush()
+			b.passEvent(ctx, sink, i)
 			continue
 		}
-		flush()
-		b.passEvent(ctx, sink, i)
+		announcements := b.judge(ctx, i.notification)
+		if b.missed.now() {
+			flush()
+			b.miss(sink)
+		}
+		if pending = append(pending, announcements...); len(pending) >= maxPassed {
+			flush()
+		}
 	}
 	flush()
 }
@@ -204,6 +223,7 @@ func (b *Bus) passEvent(ctx context.Context, sink Sink, i item) {
 	switch i.kind {
 	case itemListening:
 		b.authenticator.Connected(i.connected)
+		b.missed.due = false // the new listening says as much
 		sink.Listening(i.connected.Listening)
 		b.tell(i.connected.Listening)
 		if !b.authenticator.HasKeys() {
@@ -211,11 +231,17 @@ func (b *Bus) passEvent(ctx context.Context, sink Sink, i item) {
 		}
 	case itemLost:
 		b.tell(backlog.Listening{})
+		// The rest does not come. The next listening says what that means.
+		b.counters.brokenEntries.Add(uint64(b.assembler.interrupt()))
 		sink.Lost(i.err)
 	case itemOverflow:
 		b.counters.overflows.Add(1)
 		b.logger.Warn("too many notifications waited; they were dropped, and the streams are read again", "notify_channel", b.notifyChannel)
-		b.hintDue = true
+		b.broke(b.assembler.interrupt())
+		b.mayHaveMissed()
+		if b.missed.now() {
+			b.miss(sink) // before what was notified after
+		}
 	}
 }
 
@@ -223,21 +249,48 @@ func (b *Bus) passEvent(ctx context.Context, sink Sink, i item) {
 func (b *Bus) judge(ctx context.Context, n Notification) []backlog.Announcement {
 	envelope, err := b.authenticator.Open(n)
 	// Known keys may have been replaced under their ids, in a schema made anew.
-	if (errors.Is(err, ErrUnknownKey) || errors.Is(err, ErrForged)) && b.reload(ctx) {
-		envelope, err = b.authenticator.Open(n)
+	if errors.Is(err, ErrUnknownKey) || errors.Is(err, ErrForged) && !errors.Is(err, errOtherProcess) {
+		if b.reload(ctx) {
+			envelope, err = b.authenticator.Open(n)
+		} else {
+			b.mayHaveMissed() // it may be signed with a key that could not be got
+		}
 	}
 	if err != nil {
 		b.refuse(n, err)
 		return nil
 	}
+	b.broke(b.assembler.join(&envelope, time.Now()))
 	b.counters.envelopes.Add(1)
 	b.counters.announcements.Add(uint64(len(envelope.Announcements)))
 	b.counters.skippedEntries.Add(uint64(envelope.Skipped))
-	if envelope.Hint || envelope.Skipped > 0 {
-		b.hintDue = true
+	if envelope.Hint {
+		b.hints.due = true
+	}
+	if envelope.Skipped > 0 {
+		b.mayHaveMissed() // what is unknown may be an ephemeral frame
 	}
 	return envelope.Announcements
 }
+
+// giveUpParts gives up an entry whose next part is overdue.
+func (b *Bus) giveUpParts() {
+	if left, waiting := b.assembler.wait(time.Now()); waiting && left <= 0 {
+		b.broke(b.assembler.interrupt())
+	}
+}
+
+// broke counts split entries that are lost.
+func (b *Bus) broke(entries int) {
+	if entries == 0 {
+		return
+	}
+	b.counters.brokenEntries.Add(uint64(entries))
+	b.mayHaveMissed()
+	b.log("dropped what was announced in parts: not all of them came, or they made nothing that can be read")
+}
+
+func (b *Bus) mayHaveMissed() { b.missed.due = true }
 
 // reload gets the keys unless they were got a moment ago. What arrives meanwhile
 // is held in the inbox, in order.
@@ -274,7 +327,10 @@ func (b *Bus) refuse(n Notification, err error) {
 	default:
 		c.unreadable.Add(1)
 	}
-	b.hintDue = true
+	b.hints.due = true
+	if errors.Is(err, ErrUnknownVersion) || errors.Is(err, errUnreadableEntry) || errors.Is(err, errForgotten) {
+		b.mayHaveMissed()
+	}
 	b.log(fmt.Sprintf("refused a notification: %v", err), "pid", n.PID, "bytes", len(n.Payload))
 }
 
@@ -289,17 +345,38 @@ func (b *Bus) log(message string, attributes ...any) {
 	b.logger.Warn(message, append(attributes, "notify_channel", b.notifyChannel)...)
 }
 
-// hint gives a hint that is due, or returns how long it has to wait.
+// hint tells the sink what is due. It returns after how long it wants to be called
+// again, 0 if nothing waits.
 func (b *Bus) hint(sink Sink) time.Duration {
-	if !b.hintDue {
-		return 0
+	if b.missed.now() {
+		b.miss(sink)
 	}
-	if wait := hintInterval - time.Since(b.lastHint); !b.lastHint.IsZero() && wait > 0 {
-		return wait
+	if b.hints.now() {
+		b.hints.done()
+		b.counters.hints.Add(1)
+		sink.Hint()
 	}
-	b.hintDue = false
-	b.lastHint = time.Now()
-	b.counters.hints.Add(1)
-	sink.Hint()
-	return 0
+	var wait time.Duration
+	sooner := func(d time.Duration) {
+		if d = max(d, time.Millisecond); wait == 0 || d < wait {
+			wait = d
+		}
+	}
+	for _, p := range []*pace{&b.missed, &b.hints} {
+		if p.due {
+			sooner(p.wait())
+		}
+	}
+	if left, waiting := b.assembler.wait(time.Now()); waiting {
+		sooner(left)
+	}
+	return wait
+}
+
+// miss calls Sink.Missed, which is a hint too.
+func (b *Bus) miss(sink Sink) {
+	b.missed.done()
+	b.hints.done()
+	b.counters.missed.Add(1)
+	sink.Missed()
 }

@@ -49,4 +49,13 @@
 // accepts an envelope only with a digest under a key that publishers hold, from
 // the server process that it names, and once. Whatever else arrives is counted
 // and becomes, at most once a second, a hint to read the table.
+//
+// # Ephemeral frames
+//
+// An ephemeral frame exists only in its announcement, so that no loss may be
+// silent. A [Sink] is told that one may have been missed ([Sink.Missed]) whenever
+// something is dropped that may have been one: notifications that were too many,
+// an envelope of another version, or that cannot be judged because its key could
+// not be loaded, an entry of an unknown kind, a split entry with a part missing.
+// What is known to be a forgery is none of these.
 package listener

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -34,12 +33,18 @@ const version = "F1\t"
 //	D CHANNEL SCOPE OWNEPOCH SEQUENCE MICROSECONDS CONTENTTYPE EVENTTYPE HEADERS PAYLOAD
 //	P CHANNEL SCOPE OWNEPOCH SEQUENCE ROWID
 //	C CHANNEL SCOPE OWNEPOCH SEQUENCE HEADORIGIN
+//	E CHANNEL SCOPE OWNEPOCH SEQUENCE HEADORIGIN MICROSECONDS CONTENTTYPE EVENTTYPE HEADERS PAYLOAD
 //	H
+//	S ID PART PARTS CHUNK
 //
-// for a frame, a pointer to one, a close, and a hint: a policy was changed. Numbers are decimal, the digest is
-// hexadecimal, headers are a JSON object or empty, a payload is base64. Names
-// and types have no control characters, so nothing is escaped. Fields may be
-// added at the end of a line.
+// for a durable frame, a pointer to one, a close, an ephemeral frame, a hint: a
+// policy was changed, and a part of an entry that is too large for an envelope. Of
+// an ephemeral frame the sequence and the head's origin are of the durable frame
+// that it follows. Numbers are decimal, the digest is hexadecimal, headers are a
+// JSON object or empty, a payload is base64. Names and types have no control
+// characters, so nothing is escaped. Fields may be added at the end of a line,
+// except after a chunk, which may contain TABs. See [Part] for how parts are put
+// together.
 type Envelope struct {
 	// KeyID names the key of the digest.
 	KeyID int64
@@ -55,8 +60,25 @@ type Envelope struct {
 	// Hint is true if something has changed that is read rather than announced: the
 	// bounds of streams.
 	Hint bool
+	// Parts of entries that are too large for an envelope, in order.
+	Parts []Part
 	// Skipped counts entries of a kind that this program does not know.
 	Skipped int
+}
+
+// Part is a part of an entry that is split over consecutive envelopes of one
+// transaction, one part in each. The chunks one after another are the entry's
+// text.
+type Part struct {
+	// Place is how many announcements of the envelope come before the part.
+	Place int
+	// ID is of all parts of an entry, and of no other entry of the transaction: the
+	// index of the envelope with the first part.
+	ID uint64
+	// Number is from 1 to Of.
+	Number, Of uint32
+	// Chunk is of the text, and does not cut a character.
+	Chunk string
 }
 
 // DecodeEnvelope reads an envelope's text form. It does not check who wrote it:
@@ -132,21 +154,35 @@ func (h *header) open() (Envelope, error) {
 	}
 	e.Announcements = make([]backlog.Announcement, 0, strings.Count(h.entries, "\n"))
 	for entry := range strings.SplitSeq(h.entries[1:], "\n") {
-		if kindOf(entry) == "H" {
-			e.Hint = true
-			continue
-		}
-		a, err := parseEntry(entry, h.Origin)
-		switch {
-		case errors.Is(err, errUnknownKind):
-			e.Skipped++
-		case err != nil:
+		if err := e.read(entry); err != nil {
 			return Envelope{}, err
-		default:
-			e.Announcements = append(e.Announcements, a)
 		}
 	}
 	return e, nil
+}
+
+// read reads an entry and adds what it says.
+func (e *Envelope) read(entry string) error {
+	switch kindOf(entry) {
+	case "H":
+		e.Hint = true
+		return nil
+	case "S":
+		p, err := parsePart(entry)
+		p.Place = len(e.Announcements)
+		e.Parts = append(e.Parts, p)
+		return err
+	}
+	a, err := parseEntry(entry, e.Origin)
+	switch {
+	case errors.Is(err, errUnknownKind):
+		e.Skipped++
+	case err != nil:
+		return err
+	default:
+		e.Announcements = append(e.Announcements, a)
+	}
+	return nil
 }
 
 var errUnknownKind = errors.New("unknown kind of entry")
@@ -162,6 +198,8 @@ func parseEntry(entry string, origin uint64) (backlog.Announcement, error) {
 	switch kind := kindOf(entry); kind {
 	case "D":
 		return parseFrame(entry, origin)
+	case "E":
+		return parseEphemeral(entry, origin)
 	case "P", "C":
 		fields := strings.Split(strings.Clone(entry), "\t")
 		if len(fields) < 6 {
@@ -198,36 +236,86 @@ func parseWhere(kind backlog.AnnouncementKind, fields []string, origin uint64, r
 }
 
 func parseFrame(entry string, origin uint64) (backlog.Announcement, error) {
-	const before = 9 // fields before the payload
-	end := 0
-	for range before {
-		i := strings.IndexByte(entry[end:], '\t')
-		if i < 0 {
-			return backlog.Announcement{}, ErrUnreadable
-		}
-		end += i + 1
+	fields, payload, err := cutPayload(entry, 9)
+	if err != nil {
+		return backlog.Announcement{}, err
 	}
-	fields := strings.Split(strings.Clone(entry[:end-1]), "\t")
 	a, err := parseWhere(backlog.AnnounceFrame, fields, origin, "")
 	if err != nil {
 		return a, err
 	}
-	micros, err := strconv.ParseInt(fields[5], 10, 64)
+	return a, parseContent(&a.Frame, fields[5:], payload)
+}
+
+func parseEphemeral(entry string, origin uint64) (backlog.Announcement, error) {
+	fields, payload, err := cutPayload(entry, 10)
 	if err != nil {
+		return backlog.Announcement{}, err
+	}
+	a, err := parseWhere(backlog.AnnounceEphemeral, fields, origin, "")
+	if err != nil {
+		return a, err
+	}
+	var n numbers
+	a.Frame.Position.Epoch = a.OwnEpoch ^ n.parse(fields[5], 63)
+	if n.failed {
 		return backlog.Announcement{}, ErrUnreadable
 	}
-	a.Frame.Created = time.UnixMicro(micros).UTC()
-	a.Frame.ContentType, a.Frame.EventType = fields[6], fields[7]
-	if fields[8] != "" {
-		if err := json.Unmarshal([]byte(fields[8]), &a.Frame.Headers); err != nil {
-			return backlog.Announcement{}, ErrUnreadable
+	a.Frame.Ephemeral = true
+	return a, parseContent(&a.Frame, fields[6:], payload)
+}
+
+// cutPayload returns the given number of fields before the payload, and the
+// payload, which is not copied.
+func cutPayload(entry string, before int) (fields []string, payload string, err error) {
+	end := 0
+	for range before {
+		i := strings.IndexByte(entry[end:], '\t')
+		if i < 0 {
+			return nil, "", ErrUnreadable
+		}
+		end += i + 1
+	}
+	payload, _, _ = strings.Cut(entry[end:], "\t")
+	return strings.Split(strings.Clone(entry[:end-1]), "\t"), payload, nil
+}
+
+// parseContent reads what a frame has besides its place; fields begin with the
+// time.
+func parseContent(f *backlog.Frame, fields []string, payload string) error {
+	micros, err := strconv.ParseInt(fields[0], 10, 64)
+	if err != nil {
+		return ErrUnreadable
+	}
+	f.Created = time.UnixMicro(micros).UTC()
+	f.ContentType, f.EventType = fields[1], fields[2]
+	if fields[3] != "" {
+		if err := json.Unmarshal([]byte(fields[3]), &f.Headers); err != nil {
+			return ErrUnreadable
 		}
 	}
-	payload, _, _ := strings.Cut(entry[end:], "\t")
-	if a.Frame.Payload, err = decodeBase64(payload); err != nil {
-		return backlog.Announcement{}, ErrUnreadable
+	if f.Payload, err = decodeBase64(payload); err != nil {
+		return ErrUnreadable
 	}
-	return a, nil
+	return nil
+}
+
+func parsePart(entry string) (Part, error) {
+	fields := strings.SplitN(entry, "\t", 5)
+	if len(fields) < 5 {
+		return Part{}, ErrUnreadable
+	}
+	var n numbers
+	p := Part{
+		ID:     n.parse(fields[1], 64),
+		Number: uint32(n.parse(fields[2], 32)),
+		Of:     uint32(n.parse(fields[3], 32)),
+		Chunk:  fields[4],
+	}
+	if n.failed || p.Number < 1 || p.Number > p.Of {
+		return Part{}, ErrUnreadable
+	}
+	return p, nil
 }
 
 func decodeBase64(s string) ([]byte, error) {
@@ -245,43 +333,4 @@ func (n *numbers) parse(s string, bits int) uint64 {
 	v, err := strconv.ParseUint(s, 10, bits)
 	n.failed = n.failed || err != nil
 	return v
-}
-
-// EncodeEnvelope writes the text form of an envelope, signed with key; e.KeyID
-// and e.Skipped are ignored. The database's functions do the same in SQL; this
-// is for tests. It panics on headers that are not JSON, which cannot be.
-func EncodeEnvelope(key Key, e Envelope) string {
-	prefix := version + strconv.FormatInt(key.ID, 10) + "\t"
-	var rest strings.Builder
-	fmt.Fprintf(&rest, "%d\t%d\t%d\t%d", e.Origin, e.PID, e.Transaction, e.Index)
-	for _, a := range e.Announcements {
-		rest.WriteByte('\n')
-		rest.WriteString(encodeEntry(a))
-	}
-	if e.Hint {
-		rest.WriteString("\nH")
-	}
-	return prefix + newSigner(key.Secret).digest(prefix, rest.String()) + "\t" + rest.String()
-}
-
-func encodeEntry(a backlog.Announcement) string {
-	where := fmt.Sprintf("\t%s\t%s\t%d\t%d\t", a.Stream.Channel, a.Stream.Scope, a.OwnEpoch, a.Frame.Position.Sequence)
-	switch a.Kind {
-	case backlog.AnnouncePointer:
-		return "P" + where + a.RowID
-	case backlog.AnnounceClosed:
-		return "C" + where + strconv.FormatUint(a.Origin, 10)
-	}
-	headers := ""
-	if a.Frame.Headers != nil {
-		b, err := json.Marshal(a.Frame.Headers)
-		if err != nil {
-			panic(err)
-		}
-		headers = string(b)
-	}
-	return "D" + where + strings.Join([]string{
-		strconv.FormatInt(a.Frame.Created.UnixMicro(), 10), a.Frame.ContentType, a.Frame.EventType, headers,
-		base64.StdEncoding.EncodeToString(a.Frame.Payload),
-	}, "\t")
 }

@@ -3,6 +3,7 @@ package listener
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,17 @@ func announcement(kind backlog.AnnouncementKind, origin, sequence uint64, change
 	return a
 }
 
+// ephemeral is an announcement by origin 5 of a frame that follows one of origin 7.
+func ephemeral(sequence uint64, payload []byte) backlog.Announcement {
+	return announcement(backlog.AnnounceEphemeral, 5, sequence, func(a *backlog.Announcement) {
+		a.Frame.Position.Epoch = a.OwnEpoch ^ 7
+		a.Frame.Ephemeral = true
+		a.Frame.ContentType, a.Frame.EventType, a.Frame.Payload = "text/plain", "grüße", payload
+		a.Frame.Headers = map[string]string{"a": "tab\t line\n quote\" ü"}
+		a.Frame.Created = time.UnixMicro(1796000000123456).UTC()
+	})
+}
+
 // sample has every kind of entry; its origin is 5, that of the closed stream's
 // head 9.
 func sample() Envelope {
@@ -49,6 +61,12 @@ func sample() Envelope {
 				a.Stream.Scope = ""
 			}),
 			announcement(backlog.AnnounceClosed, 9, 3, func(*backlog.Announcement) {}),
+			ephemeral(0, all),
+		},
+		Parts: []Part{
+			{Place: 0, ID: 1<<64 - 1, Number: 1, Of: 1<<32 - 1, Chunk: "E\tä\t\t"},
+			{Place: 3, ID: 1, Number: 7, Of: 7},
+			{Place: 5, ID: 2, Number: 1, Of: 2, Chunk: "x"},
 		},
 		Hint: true,
 	}
@@ -85,6 +103,19 @@ func TestEnvelopeText(t *testing.T) {
 	}
 }
 
+func TestEphemeralText(t *testing.T) {
+	a := announcement(backlog.AnnounceEphemeral, 2, 8, func(a *backlog.Announcement) {
+		a.Frame.Position.Epoch = a.OwnEpoch ^ 6
+		a.Frame.Ephemeral, a.Frame.Created = true, time.UnixMicro(99).UTC()
+		a.Frame.ContentType, a.Frame.EventType, a.Frame.Headers, a.Frame.Payload = "t", "e", map[string]string{"k": "v"}, []byte("hi")
+	})
+	e := Envelope{Origin: 2, PID: 3, Transaction: 4, Index: 1, Announcements: []backlog.Announcement{a}, Parts: []Part{{Place: 1, ID: 1, Number: 2, Of: 3, Chunk: "a\tb"}}}
+	want := "2\t3\t4\t1\nE\tchat/messages\träum 1\t4611686018427387907\t8\t6\t99\tt\te\t{\"k\":\"v\"}\taGk=\nS\t1\t2\t3\ta\tb"
+	if got := EncodeEnvelope(testKey, e); !strings.HasSuffix(got, "\t"+want) {
+		t.Fatalf("encoded\n%q, want\n%q", got, want)
+	}
+}
+
 // The nested sha256() calls of the database's functions give the same digest.
 func TestDigestInSQL(t *testing.T) {
 	db := pgtest.Dial(t, pgtest.NewDatabase(t))
@@ -106,11 +137,12 @@ func TestDigestInSQL(t *testing.T) {
 
 // A newer writer may add fields to lines and kinds of entries.
 func TestNewerEntries(t *testing.T) {
-	got, err := DecodeEnvelope("F1\t1\tdigest\t2\t3\t4\t1\tnew\nZ\twhat ever\nC\tc\ts\t8\t9\t10\tnew\nD\tc\ts\t8\t9\t99\t\t\t\taGk=\tnew\nH\tnew\nHZ\nP\tc\ts\t8\t9\tid\tnew")
+	got, err := DecodeEnvelope("F1\t1\tdigest\t2\t3\t4\t1\tnew\nZ\twhat ever\nC\tc\ts\t8\t9\t10\tnew\nD\tc\ts\t8\t9\t99\t\t\t\taGk=\tnew\nH\tnew\nHZ\nE\tc\ts\t8\t9\t7\t99\t\t\t\taGk=\tnew\nP\tc\ts\t8\t9\tid\tnew")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Skipped != 2 || !got.Hint || len(got.Announcements) != 3 || string(got.Announcements[1].Frame.Payload) != "hi" || got.Announcements[2].RowID != "id" {
+	if got.Skipped != 2 || !got.Hint || len(got.Announcements) != 4 || string(got.Announcements[1].Frame.Payload) != "hi" ||
+		string(got.Announcements[2].Frame.Payload) != "hi" || got.Announcements[3].RowID != "id" {
 		t.Fatalf("decoded %+v", got)
 	}
 }
@@ -146,6 +178,18 @@ func TestUnreadableEnvelopes(t *testing.T) {
 		"bad base64":             {head + "\nD\tc\ts\t8\t9\t99\t\t\t\taGk", ErrUnreadable},
 		"base64 with CR":         {head + "\nD\tc\ts\t8\t9\t99\t\t\t\ta\rGk=", ErrUnreadable},
 		"bad headers":            {head + "\nD\tc\ts\t8\t9\t99\t\t\t[1]\taGk=", ErrUnreadable},
+		"short ephemeral":        {head + "\nE\tc\ts\t8\t9\t7\t99\t\t\taGk=", ErrUnreadable},
+		"ephemeral, bad origin":  {head + "\nE\tc\ts\t8\t9\tx\t99\t\t\t\taGk=", ErrUnreadable},
+		"ephemeral, huge origin": {head + "\nE\tc\ts\t8\t9\t9223372036854775808\t99\t\t\t\taGk=", ErrUnreadable},
+		"ephemeral, bad base64":  {head + "\nE\tc\ts\t8\t9\t7\t99\t\t\t\taGk", ErrUnreadable},
+		"ephemeral, bad headers": {head + "\nE\tc\ts\t8\t9\t7\t99\t\t\t{\taGk=", ErrUnreadable},
+		"ephemeral, bad time":    {head + "\nE\tc\ts\t8\t9\t7\t\t\t\t\taGk=", ErrUnreadable},
+		"ephemeral, no channel":  {head + "\nE\t\ts\t8\t9\t7\t99\t\t\t\taGk=", ErrUnreadable},
+		"short part":             {head + "\nS\t1\t1\t2", ErrUnreadable},
+		"part 0":                 {head + "\nS\t1\t0\t2\tx", ErrUnreadable},
+		"part after the last":    {head + "\nS\t1\t3\t2\tx", ErrUnreadable},
+		"too many parts":         {head + "\nS\t1\t1\t4294967296\tx", ErrUnreadable},
+		"part without an id":     {head + "\nS\t\t1\t2\tx", ErrUnreadable},
 		"bad time":               {head + "\nD\tc\ts\t8\t9\tnow\t\t\t\taGk=", ErrUnreadable},
 	} {
 		if _, err := DecodeEnvelope(test.payload); !errors.Is(err, test.want) {
@@ -183,6 +227,8 @@ func FuzzDecodeEnvelope(f *testing.F) {
 	f.Add(EncodeEnvelope(testKey, sample()))
 	f.Add("F1\t1\tdigest\t2\t3\t4\t1\nZ\tx\nC\tc\ts\t8\t9\t10\tnew")
 	f.Add("F1\t1\tdigest\t2\t3\t4\t1\nH\nH\tx\n")
+	f.Add("F1\t1\tdigest\t2\t3\t4\t1\nE\tc\ts\t8\t9\t7\t99\t\t\t{\"k\":\"v\"}\taGk=\nS\t1\t1\t2\tE\tc")
+	f.Add("F1\t1\tdigest\t2\t3\t4\t1\nS\t1\t4294967295\t4294967295\t\nS\t0\t1\t1\t")
 	f.Add("F2\t")
 	f.Add("F1\t0\t\t0\t0\t0\t0\nD\t0\t\t0\t0\t0\t\t\t{}\t")
 	f.Fuzz(func(t *testing.T, payload string) {
@@ -203,11 +249,12 @@ func FuzzDecodeEnvelope(f *testing.F) {
 		}
 		e.Skipped = 0
 		again, err := DecodeEnvelope(EncodeEnvelope(Key{ID: e.KeyID}, e))
-		if err != nil || len(again.Announcements) != len(e.Announcements) || again.Hint != e.Hint {
+		if err != nil || len(again.Announcements) != len(e.Announcements) || again.Hint != e.Hint || !slices.Equal(again.Parts, e.Parts) {
 			t.Fatalf("written again: %v", err)
 		}
 		for i := range e.Announcements {
-			if !reflect.DeepEqual(again.Announcements[i].Frame.Position, e.Announcements[i].Frame.Position) ||
+			if again.Announcements[i].Kind != e.Announcements[i].Kind ||
+				!reflect.DeepEqual(again.Announcements[i].Frame.Position, e.Announcements[i].Frame.Position) ||
 				!reflect.DeepEqual(again.Announcements[i].Frame.Payload, e.Announcements[i].Frame.Payload) {
 				t.Fatalf("written again %+v, want %+v", again.Announcements[i], e.Announcements[i])
 			}
