@@ -46,15 +46,25 @@ func Run(t *testing.T, open func(t *testing.T) backlog.Store, hooks Hooks) {
 		{"Closing", closingTests}, {"Bounds", boundTests}, {"Policies", policyTests}, {"Loads", loadTests},
 		{"Pages", pageTests}, {"Lists", listTests}, {"Deadlines", deadlineTests},
 	} {
-		t.Run(group.name, func(t *testing.T) {
-			for _, tt := range group.tests {
-				t.Run(tt.name, func(t *testing.T) {
-					t.Parallel()
-					tt.run(&harness{T: t, Store: open(t), hooks: hooks})
-				})
-			}
-		})
+		runGroup(t, group.name, group.tests, open, hooks)
 	}
+}
+
+// RunEphemeral runs the suite's tests of ephemeral frames: what the contract lets
+// see of them without a bus. Its parameters are those of Run.
+func RunEphemeral(t *testing.T, open func(t *testing.T) backlog.Store, hooks Hooks) {
+	runGroup(t, "Ephemeral", ephemeralTests, open, hooks)
+}
+
+func runGroup(t *testing.T, name string, tests []test, open func(t *testing.T) backlog.Store, hooks Hooks) {
+	t.Run(name, func(t *testing.T) {
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				t.Parallel()
+				tt.run(&harness{T: t, Store: open(t), hooks: hooks})
+			})
+		}
+	})
 }
 
 type test struct {

@@ -37,7 +37,8 @@ type Sink interface {
 // Bus is the in-process bus of a store: it tells a sink what was committed, whole
 // frames whatever their size, in the order of commit, from a goroutine of its own,
 // so that committing does not wait for the sink until the queue between them is
-// full. Nothing is lost on the way, so a listening ends only with Run.
+// full. Nothing is lost on the way, ephemeral frames included, so a listening ends
+// only with Run.
 type Bus struct {
 	origin   uint64
 	maxBytes int64 // of what is queued

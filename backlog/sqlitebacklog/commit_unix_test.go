@@ -26,7 +26,7 @@ var (
 
 // TestCommitMadeAgain: the disk fails a commit and takes the next one. Everybody
 // is told a position, and everything is stored once, without a hole, also for who
-// opens the file after that.
+// opens the file after that, and announced once, ephemeral frames among it.
 func TestCommitMadeAgain(t *testing.T) {
 	path := filepath.Join(realTempDir(t), "fanfare.db")
 	c := child(t, "failing commits", path)
@@ -67,6 +67,13 @@ func childRepeatsCommits(path string) error {
 		return err
 	}
 	defer runInChild(s)()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	sink := newCollectingSink()
+	go func() { _ = s.bus.Run(ctx, sink) }()
+	if _, err := s.bus.Ensure(ctx); err != nil {
+		return err
+	}
 	var told []string
 	for round := range 5 {
 		conn, err := s.writer.Conn(context.Background()) // all wait for one transaction
@@ -78,11 +85,20 @@ func childRepeatsCommits(path string) error {
 		if err := conn.Close(); err != nil {
 			return err
 		}
+		var answered []string
 		for range cap(answers) {
-			told = append(told, <-answers...)
+			answered = append(answered, <-answers...)
 		}
+		told = append(told, answered...)
 		if failed != nil || asked != armed+2 || log.count("made again") != round+1 {
 			return fmt.Errorf("round %d: %d transactions, %w, and the log says %s", round, asked-armed, failed, log.text.String())
+		}
+		announced, err := sink.drain(ctx, s)
+		if err != nil {
+			return err
+		}
+		if err := announcedOnce(announced, answered, round); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
 		}
 	}
 	slices.Sort(told)
@@ -93,16 +109,50 @@ func childRepeatsCommits(path string) error {
 	return nil
 }
 
+// announcedOnce checks what a round has announced: the durable frames that callers
+// were told of, and the ephemeral ones of submitRound, each of them once.
+func announcedOnce(announced []backlog.Announcement, told []string, round int) error {
+	var durable, ephemeral, want []string
+	for _, a := range announced {
+		if a.Frame.Ephemeral {
+			ephemeral = append(ephemeral, string(a.Frame.Payload))
+		} else {
+			durable = append(durable, fmt.Sprintf("%s %v %s", a.Stream.Channel, a.Frame.Position, a.Frame.Payload))
+		}
+	}
+	told = slices.Clone(told)
+	slices.Sort(told)
+	slices.Sort(durable)
+	for i := range passingOfRound {
+		want = append(want, passingPayload(i, round))
+	}
+	if !slices.Equal(durable, told) || !slices.Equal(ephemeral, want) {
+		return fmt.Errorf("announced are %q and, ephemeral, %q; want %q and %q", durable, ephemeral, told, want)
+	}
+	return nil
+}
+
+// passingOfRound is how many ephemeral frames submitRound publishes, in the order
+// of their payloads.
+const passingOfRound = 12
+
+func passingPayload(i, round int) string { return fmt.Sprintf("ephemeral %d of round %d", i, round) }
+
 // submitRound submits publications and an atomic batch. Each of the answers is
-// made of lines like those of everyFrame.
+// made of lines like those of everyFrame, without a line for ephemeral frames.
 func submitRound(s *Store, round int) <-chan []string {
 	const singles = 30
-	answers := make(chan []string, singles+1)
+	answers := make(chan []string, singles+1+passingOfRound-2)
 	line := func(p *backlog.Publication, o backlog.Outcome, err error) string {
-		if err != nil || o.Duplicate {
+		if err != nil || o.Duplicate || p.Ephemeral {
 			return fmt.Sprintf("%q: %v, duplicate %v", p.Payload, err, o.Duplicate)
 		}
 		return fmt.Sprintf("%s %v %s", p.Stream.Channel, o.Position, p.Payload)
+	}
+	passed := 0
+	next := func(stream int) backlog.Publication {
+		passed++
+		return passing(fmt.Sprint("stream ", stream), passingPayload(passed-1, round))
 	}
 	for i := range singles {
 		p := frame(fmt.Sprint("stream ", i%3), fmt.Sprintf("%d of round %d", i, round))
@@ -110,10 +160,23 @@ func submitRound(s *Store, round int) <-chan []string {
 			p.IdempotencyKey = string(p.Payload)
 		}
 		s.Submit(context.Background(), p, func(o backlog.Outcome, err error) { answers <- []string{line(&p, o, err)} })
+		if i%3 == 0 {
+			p := next(i / 3 % 3)
+			s.Submit(context.Background(), p, func(o backlog.Outcome, err error) {
+				if err == nil && o == (backlog.Outcome{}) {
+					answers <- nil
+				} else {
+					answers <- []string{line(&p, o, err)}
+				}
+			})
+		}
 	}
 	batch := &item{atomic: true, size: 1, done: func(it *item) {
 		var lines []string
 		for i := range it.publications {
+			if it.err == nil && it.publications[i].Ephemeral {
+				continue
+			}
 			lines = append(lines, line(&it.publications[i].Publication, it.publications[i].outcome, it.err))
 		}
 		answers <- lines
@@ -121,6 +184,7 @@ func submitRound(s *Store, round int) <-chan []string {
 	for i := range 4 {
 		batch.publications = append(batch.publications, newPublication(frame(fmt.Sprint("stream ", i%2), fmt.Sprintf("%d of batch %d", i, round))))
 	}
+	batch.publications = append([]publication{newPublication(next(0))}, append(batch.publications, newPublication(next(1)))...)
 	s.committer.submit(context.Background(), batch)
 	return answers
 }

@@ -27,7 +27,7 @@ type committer struct {
 	// tx and taken are used again and again by the goroutine that commits.
 	tx    transaction
 	taken []*item
-	// failing is true from a failed transaction to one that succeeds, so that an
+	// failing is true from a failed transaction to one that writes, so that an
 	// outage is logged once. It is that goroutine's, too.
 	failing bool
 

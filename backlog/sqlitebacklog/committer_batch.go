@@ -42,7 +42,9 @@ func (c *committer) commit(ctx context.Context, conn *sql.Conn, items []*item) {
 		c.fail(items, writeError("publish", err))
 		return
 	}
-	if c.failing {
+	// What writes nothing, as most ephemeral frames and retries do, succeeds on a full
+	// disk, too.
+	if c.failing && c.tx.writes() {
 		c.failing = false
 		c.store.logger.Info("publishing works again", "file", c.store.Path())
 	}

@@ -6,7 +6,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
-	"time"
+	"slices"
 
 	"github.com/fanfare-io/fanfare/backlog"
 )
@@ -97,11 +97,16 @@ func (t *transaction) decide(ctx context.Context, it *item) (err error) {
 	return err
 }
 
-// decidePublication numbers a frame, or says why not.
+// decidePublication numbers a frame, or says why not. An ephemeral one, which has
+// no key and no expectation, is never refused.
 func (t *transaction) decidePublication(ctx context.Context, p *publication) (refusal, err error) {
 	row, err := t.row(ctx, p.Stream)
 	if err != nil {
 		return nil, err
+	}
+	if p.Ephemeral {
+		t.passEphemeral(row, p)
+		return nil, nil
 	}
 	// Before the rest: a retry gets its old answer, also of a closed stream.
 	if p.digest != nil {
@@ -131,16 +136,9 @@ func (t *transaction) decidePublication(ctx context.Context, p *publication) (re
 // reopens if need be.
 func (t *transaction) number(row *streamRow, p *publication) {
 	t.remember(row)
-	origin := int64(t.store.origin)
-	switch {
-	case !row.exists:
-		row.create(origin, t.now)
-	case row.closed:
-		t.retired = append(t.retired, *row)
-		row.reopen(origin)
-	}
+	t.open(row)
 	row.head++
-	row.headOrigin = origin
+	row.headOrigin = int64(t.store.origin)
 	row.storedBytes += int64(len(p.Payload))
 	created := row.touch(t.now)
 	p.outcome = backlog.Outcome{Position: row.position()}
@@ -150,21 +148,52 @@ func (t *transaction) number(row *streamRow, p *publication) {
 		t.keys[name] = keyRow{p.digest, p.outcome.Position}
 		t.newKeys = append(t.newKeys, name)
 	}
+	t.announce(backlog.AnnounceFrame, row, p, created)
+}
+
+// passEphemeral has an ephemeral frame announced after the frames that its stream
+// has by then. Only the first one changes the stream's row: that is created or
+// reopened if need be, and marked.
+func (t *transaction) passEphemeral(row *streamRow, p *publication) {
+	if !row.exists || row.closed || !row.ephemeral {
+		t.remember(row)
+		t.open(row)
+		row.ephemeral, row.renewed = true, true
+		row.touch(t.now)
+	}
+	p.outcome = backlog.Outcome{} // it has no place of its own
+	t.announce(backlog.AnnounceEphemeral, row, p, max(row.updated, t.now))
+}
+
+// open makes a row that frames may be published to.
+func (t *transaction) open(row *streamRow) {
+	switch origin := int64(t.store.origin); {
+	case !row.exists:
+		row.create(origin, t.now)
+	case row.closed:
+		t.retired = append(t.retired, *row)
+		row.reopen(origin)
+	}
+}
+
+// announce announces a whole frame at the head.
+func (t *transaction) announce(kind backlog.AnnouncementKind, row *streamRow, p *publication, created int64) {
 	t.announcements = append(t.announcements, backlog.Announcement{
-		Kind: backlog.AnnounceFrame, Stream: p.Stream, OwnEpoch: uint64(row.epoch), Origin: t.store.origin,
+		Kind: kind, Stream: p.Stream, OwnEpoch: uint64(row.epoch), Origin: t.store.origin,
 		Frame: backlog.Frame{
-			Position: p.outcome.Position, ContentType: p.ContentType, EventType: p.EventType, Headers: p.Headers, Payload: p.Payload,
-			Created: time.UnixMicro(created).UTC(),
+			Position: row.position(), Ephemeral: p.Ephemeral, ContentType: p.ContentType, EventType: p.EventType,
+			Headers: p.Headers, Payload: p.Payload, Created: timeOf(created),
 		},
 	})
 }
 
-// decideBatch numbers all frames of an atomic batch, or none and says why not.
+// decideBatch does all of an atomic batch, or nothing: then it says why not, or
+// the durable frames are duplicates, which the ephemeral ones go with.
 func (t *transaction) decideBatch(ctx context.Context, batch []publication) (refusal, err error) {
-	frames, keys, retired, announcements := len(t.frames), len(t.newKeys), len(t.retired), len(t.announcements)
+	before := t.progress()
 	t.atomic = true
 	defer func() { t.atomic, t.undo = false, t.undo[:0] }()
-	duplicates := 0
+	durable, duplicates := 0, 0
 	for i := range batch {
 		refusal, err = t.decidePublication(ctx, &batch[i])
 		if err != nil {
@@ -174,24 +203,40 @@ func (t *transaction) decideBatch(ctx context.Context, batch []publication) (ref
 			refusal = &backlog.BatchError{Index: i, Err: refusal}
 			break
 		}
+		if !batch[i].Ephemeral {
+			durable++
+		}
 		if batch[i].outcome.Duplicate {
 			duplicates++
 		}
 	}
-	if refusal == nil && duplicates > 0 && duplicates < len(batch) {
-		refusal = backlog.ErrPartlyDuplicate
-	}
-	if refusal == nil {
+	if refusal == nil && duplicates == 0 {
 		return nil, nil
 	}
+	if refusal == nil && duplicates < durable {
+		refusal = backlog.ErrPartlyDuplicate
+	}
+	t.goBack(before)
+	return refusal, nil
+}
+
+// progress is how much a transaction has decided.
+type progress struct{ frames, newKeys, retired, announcements int }
+
+func (t *transaction) progress() progress {
+	return progress{len(t.frames), len(t.newKeys), len(t.retired), len(t.announcements)}
+}
+
+// goBack undoes what was decided since a batch began.
+func (t *transaction) goBack(to progress) {
 	for i := len(t.undo) - 1; i >= 0; i-- {
 		*t.rows[t.undo[i].name] = t.undo[i]
 	}
-	for _, name := range t.newKeys[keys:] {
+	for _, name := range t.newKeys[to.newKeys:] {
 		t.keys[name] = keyRow{}
 	}
-	t.frames, t.newKeys, t.retired, t.announcements = t.frames[:frames], t.newKeys[:keys], t.retired[:retired], t.announcements[:announcements]
-	return refusal, nil
+	t.frames, t.newKeys = t.frames[:to.frames], t.newKeys[:to.newKeys]
+	t.retired, t.announcements = t.retired[:to.retired], t.announcements[:to.announcements]
 }
 
 // remember keeps a row that is about to be changed if that may be undone.
@@ -256,6 +301,11 @@ func (t *transaction) key(ctx context.Context, name keyName) (keyRow, error) {
 	known := keyRow{digest, backlog.Position{Epoch: uint64(epoch), Sequence: uint64(sequence)}}
 	t.keys[name] = known
 	return known, nil
+}
+
+// writes reports whether what has been decided changes anything that is stored.
+func (t *transaction) writes() bool {
+	return slices.ContainsFunc(t.order, func(row *streamRow) bool { return row.changed })
 }
 
 // write writes what has been decided.

@@ -24,6 +24,10 @@ func randomWishes(random *rand.Rand, n int) []wish {
 	stream := func() backlog.StreamName { return backlog.StreamName{Channel: fmt.Sprint("s", random.IntN(3))} }
 	publication := func() backlog.Publication {
 		p := backlog.Publication{Stream: stream(), Payload: fmt.Append(nil, random.IntN(3))}
+		if random.IntN(3) == 0 {
+			p.Ephemeral = true
+			return p
+		}
 		if random.IntN(2) == 0 {
 			p.IdempotencyKey = fmt.Sprint("key ", random.IntN(6))
 		}
@@ -93,7 +97,7 @@ func told(err error) string {
 func contents(t *testing.T, s *runningStore) (rows []string) {
 	t.Helper()
 	for _, statement := range []string{
-		`select 'stream ' || channel || ' ' || head || ' ' || floor || ' ' || closed || ' ' || ever_closed || ' ' || stored_bytes
+		`select 'stream ' || channel || ' ' || head || ' ' || floor || ' ' || closed || ' ' || ever_closed || ' ' || ephemeral || ' ' || stored_bytes
 			|| ' ' || (previous_epoch is null) || ' ' || (closed_at is null) from streams order by channel`,
 		`select 'frame ' || coalesce(s.channel, r.channel || ' retired') || ' ' || f.sequence || ' ' || f.size || ' ' || hex(f.payload) from channel_frames f
 			left join streams s on s.stream_id = f.stream_id left join retired_streams r on r.stream_id = f.stream_id order by f.id`,
@@ -118,17 +122,19 @@ func contents(t *testing.T, s *runningStore) (rows []string) {
 
 // TestTogetherAsApart: what is decided in one transaction, with rows and keys that
 // were read once and batches that are undone, comes to the same as if everything
-// had a transaction of its own.
+// had a transaction of its own, also for who listens.
 func TestTogetherAsApart(t *testing.T) {
 	for range 10 {
 		seed := rand.Uint64()
 		wishes := randomWishes(rand.New(rand.NewPCG(seed, 0)), 40)
 		apart := openRunning(t, Config{Path: filepath.Join(t.TempDir(), "fanfare.db")})
+		drainApart := collect(t, apart.Store)
 		var want []string
 		for i := range wishes {
 			want = append(want, wishes[i].grant(t.Context(), apart))
 		}
 		together := openHeld(t, Config{})
+		drainTogether := collect(t, together.Store)
 		got := make([]string, len(wishes))
 		granted := make(chan struct{})
 		queued := 0
@@ -149,6 +155,9 @@ func TestTogetherAsApart(t *testing.T) {
 		}
 		if got, want := contents(t, together.runningStore), contents(t, apart); !slices.Equal(got, want) {
 			t.Errorf("seed %d: rows together\n%q\napart\n%q", seed, got, want)
+		}
+		if got, want := lines(drainTogether()), lines(drainApart()); !slices.Equal(got, want) {
+			t.Errorf("seed %d: announced together\n%q\napart\n%q", seed, got, want)
 		}
 		apart.stop()
 		together.stop()

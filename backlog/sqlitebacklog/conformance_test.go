@@ -21,16 +21,20 @@ func TestConformance(t *testing.T) {
 }
 
 func runSuite(t *testing.T, config func(t *testing.T) Config) {
-	backlogtest.Run(t, func(t *testing.T) backlog.Store { return openRunning(t, config(t)) }, backlogtest.Hooks{
-		Sweep: func(t *testing.T, s backlog.Store) { s.(*runningStore).sweepAfterGrace(t) },
-		Age: func(t *testing.T, s backlog.Store, stream backlog.StreamName, d time.Duration) {
-			s.(*runningStore).age(t, stream, d)
-		},
-		SetHead: func(t *testing.T, s backlog.Store, stream backlog.StreamName, sequence uint64) {
-			s.(*runningStore).setHead(t, stream, sequence)
-		},
-		Reopen: func(t *testing.T, s backlog.Store) backlog.Store { return s.(*runningStore).reopen(t) },
-	})
+	open := func(t *testing.T) backlog.Store { return openRunning(t, config(t)) }
+	backlogtest.Run(t, open, suiteHooks)
+	backlogtest.RunEphemeral(t, open, suiteHooks)
+}
+
+var suiteHooks = backlogtest.Hooks{
+	Sweep: func(t *testing.T, s backlog.Store) { s.(*runningStore).sweepAfterGrace(t) },
+	Age: func(t *testing.T, s backlog.Store, stream backlog.StreamName, d time.Duration) {
+		s.(*runningStore).age(t, stream, d)
+	},
+	SetHead: func(t *testing.T, s backlog.Store, stream backlog.StreamName, sequence uint64) {
+		s.(*runningStore).setHead(t, stream, sequence)
+	},
+	Reopen: func(t *testing.T, s backlog.Store) backlog.Store { return s.(*runningStore).reopen(t) },
 }
 
 // runningStore is a store that runs. Its janitor sweeps when the test says so.

@@ -87,6 +87,7 @@ func TestFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pass(t, s, "known", "x")
 	limit := func(pages int64) {
 		t.Helper()
 		if _, err := s.writer.ExecContext(t.Context(), fmt.Sprint("pragma max_page_count = ", pages)); err != nil {
@@ -120,6 +121,14 @@ func TestFull(t *testing.T) {
 	again, err := backlog.Publish(t.Context(), s, known)
 	if err != nil || again != (backlog.Outcome{Position: first.Position, Duplicate: true}) {
 		t.Errorf("a retry of what was stored before: %v, %v", again, err)
+	}
+	// What writes nothing succeeds, and is no end of the outage.
+	pass(t, s, "known", "x")
+	if _, err := publishText(s.Store, backlog.StreamName{Channel: "b"}, strings.Repeat("x", 10_000)); !errors.Is(err, backlog.ErrDiskFull) {
+		t.Errorf("publish after that: %v", err)
+	}
+	if log.count("publishing fails") != 1 || log.count("publishing works again") != 0 {
+		t.Errorf("the log is not one warning of the outage: %s", log.text.String())
 	}
 	limit(1 << 30)
 	if err := sameAgain(s.Store, "a", stored); err != nil {

@@ -50,5 +50,7 @@
 // # The bus
 //
 // The [Bus] tells the hub of the process what was committed, in the order of
-// commits. There is no other process to tell.
+// commits. There is no other process to tell. Ephemeral frames go the same way,
+// through the same transactions, so that they keep their place among the durable
+// ones; but for the first of a stream, which marks its row, they write nothing.
 package sqlitebacklog

@@ -23,6 +23,7 @@ type model struct {
 type modelStream struct {
 	*modelNumbering
 	everClosed bool
+	ephemeral  bool
 	previous   uint64 // own epoch
 	touched    time.Duration
 }
@@ -31,7 +32,8 @@ type modelStream struct {
 type modelNumbering struct {
 	name     backlog.StreamName
 	ownEpoch uint64
-	frames   []modelFrame // all that were ever published
+	start    backlog.Position // the one before the first frame
+	frames   []modelFrame     // all that were ever stored
 	closed   bool
 	closedAt time.Duration
 	retired  time.Duration
@@ -58,6 +60,14 @@ const (
 )
 
 func (n *modelNumbering) head() uint64 { return uint64(len(n.frames)) }
+
+// position is the one with a sequence.
+func (n *modelNumbering) position(sequence uint64) backlog.Position {
+	if sequence == 0 {
+		return n.start
+	}
+	return n.frames[sequence-1].position
+}
 
 func (m *model) bounds(channel string) backlog.Bounds {
 	var all []backlog.Policy
@@ -133,8 +143,10 @@ func (r *modelRun) step() {
 	// Twice: what time alone has made old, and what the operation has.
 	r.age()
 	switch n := r.random.IntN(100); {
-	case n < 40:
+	case n < 30:
 		r.publish()
+	case n < 40:
+		r.pass()
 	case n < 50:
 		r.publishMany()
 	case n < 60:
@@ -180,6 +192,7 @@ func (r *modelRun) publish() {
 	expected := backlog.Expectation{}
 	if s != nil && !s.closed {
 		expected.Sequence = s.head()
+		expected.Epoch = pointerTo(s.position(s.head()).Epoch)
 	}
 	if r.random.IntN(2) == 0 {
 		p.Expected = &expected
@@ -201,38 +214,72 @@ func (r *modelRun) publish() {
 
 // published adds a frame to the model.
 func (r *modelRun) published(p backlog.Publication, position backlog.Position) {
+	s := r.numbered(p.Stream, position.Epoch^r.store.origin)
+	s.touched = r.clock.passed
+	s.frames = append(s.frames, modelFrame{position, string(p.Payload), r.clock.passed})
+}
+
+// numbered returns a stream whose own epoch is own since something was published.
+func (r *modelRun) numbered(name backlog.StreamName, own uint64) *modelStream {
 	now := r.clock.passed
-	own := position.Epoch ^ r.store.origin
-	s := r.streams[p.Stream]
+	begun := &modelNumbering{name: name, ownEpoch: own, start: backlog.Position{Epoch: own ^ r.store.origin}}
+	s := r.streams[name]
 	switch {
 	case s == nil:
-		s = &modelStream{modelNumbering: &modelNumbering{name: p.Stream, ownEpoch: own}}
-		r.streams[p.Stream] = s
+		s = &modelStream{modelNumbering: begun, touched: now}
+		r.streams[name] = s
 	case s.closed:
 		old := s.modelNumbering
 		old.retired = now
 		r.retired = append(r.retired, old)
 		s.previous = old.ownEpoch
-		s.modelNumbering = &modelNumbering{name: p.Stream, ownEpoch: own}
+		s.modelNumbering, s.touched = begun, now
 	}
 	if s.ownEpoch != own {
 		r.Fatalf("the own epoch went from %d to %d", s.ownEpoch, own)
 	}
-	s.touched = now
-	s.frames = append(s.frames, modelFrame{position, string(p.Payload), now})
+	return s
+}
+
+// pass publishes an ephemeral frame.
+func (r *modelRun) pass() {
+	p := r.publication(r.name())
+	p.Ephemeral = true
+	if o, err := backlog.Publish(r.Context(), r.store, p); err != nil || o != (backlog.Outcome{}) {
+		r.Fatalf("publish an ephemeral frame: %v, %v", o, err)
+	}
+	r.passed(p.Stream)
+}
+
+// passed marks a stream that has carried an ephemeral frame.
+func (r *modelRun) passed(name backlog.StreamName) {
+	own := r.state(name).OwnEpoch
+	if old := r.streams[name]; old != nil && old.closed && old.ownEpoch == own {
+		r.Fatalf("%v was reopened with its old epoch", name)
+	}
+	s := r.numbered(name, own)
+	if !s.ephemeral {
+		s.ephemeral, s.touched = true, r.clock.passed
+	}
 }
 
 func (r *modelRun) publishMany() {
 	var batch []backlog.Publication
 	for range 1 + r.random.IntN(30) {
-		batch = append(batch, r.publication(r.name()))
+		p := r.publication(r.name())
+		p.Ephemeral = r.random.IntN(4) == 0
+		batch = append(batch, p)
 	}
 	outcomes, err := r.store.PublishBatch(r.Context(), batch)
 	if err != nil {
 		r.Fatal(err)
 	}
 	for i, o := range outcomes {
-		r.published(batch[i], o.Position)
+		if batch[i].Ephemeral {
+			r.passed(batch[i].Stream)
+		} else {
+			r.published(batch[i], o.Position)
+		}
 	}
 }
 
@@ -269,7 +316,7 @@ func (r *modelRun) close() {
 	}
 	want := backlog.CloseOutcome{AlreadyClosed: s == nil || s.closed}
 	if s != nil {
-		want.Last = s.frames[s.head()-1].position
+		want.Last = s.position(s.head())
 	}
 	if o != want {
 		r.Fatalf("closed as %v, want %v", o, want)
@@ -326,103 +373,4 @@ func (r *modelRun) sweep() {
 		}
 		return gone
 	})
-}
-
-func (r *modelRun) state(name backlog.StreamName) backlog.StreamState {
-	return r.store.loadOne(r.T, backlog.LoadRequest{Stream: name}).State
-}
-
-func (r *modelRun) page(n *modelNumbering, after backlog.Position) (backlog.Page, error) {
-	return r.store.ReadPage(r.Context(), 0, backlog.PageRequest{
-		Stream: n.name, OwnEpoch: n.ownEpoch, After: after, Running: true, MaxFrames: 1 + r.random.IntN(100), MaxBytes: 1 + r.random.IntN(200),
-	})
-}
-
-// compare reads everything.
-func (r *modelRun) compare() {
-	r.Helper()
-	states, err := r.store.ListStreams(r.Context(), "", backlog.StreamName{}, 100)
-	if err != nil || len(states) != len(r.streams) {
-		r.Fatalf("%d streams are listed, %v; want %d", len(states), err, len(r.streams))
-	}
-	for _, state := range states {
-		s := r.streams[state.Stream]
-		if s == nil {
-			r.Fatalf("%v exists", state.Stream)
-		}
-		r.compareStream(s, state)
-	}
-	for _, n := range r.retired {
-		r.comparePage(n)
-	}
-}
-
-func (r *modelRun) compareStream(s *modelStream, listed backlog.StreamState) {
-	r.Helper()
-	verify := uint64(1 + r.random.IntN(len(s.frames)))
-	l := r.store.loadOne(r.T, backlog.LoadRequest{Stream: s.name, MaxFrames: 1 << 20, MaxBytes: 1 << 30, Verify: []uint64{verify}})
-	state := l.State
-	if state != listed {
-		r.Fatalf("the state is %v, listed is %v", state, listed)
-	}
-	if state.Floor < s.floor || state.Floor > s.deletable {
-		r.Fatalf("the floor of %v is %d; it was %d, and up to %d may be deleted", s.name, state.Floor, s.floor, s.deletable)
-	}
-	s.floor = state.Floor
-	want := backlog.StreamState{
-		Stream: s.name, Exists: true, OwnEpoch: s.ownEpoch, Head: s.frames[s.head()-1].position, Floor: s.floor,
-		Closed: s.closed, EverClosed: s.everClosed, PreviousOwnEpoch: s.previous, Backlog: r.bounds(s.name.Channel).Backlog,
-		RetentionAge: r.bounds(s.name.Channel).RetentionAge, Created: state.Created, Updated: state.Updated, Base: state.Base,
-	}
-	base := r.base(s.modelNumbering, r.clock.passed)
-	if state != want || state.Base.Sequence != base {
-		r.Fatalf("the state is %+v, want %+v with base %d", state, want, base)
-	}
-	if base > 0 && base >= s.floor && state.Base != s.frames[base-1].position {
-		r.Fatalf("the base is %v, want %v", state.Base, s.frames[base-1].position)
-	}
-	r.compareFrames("loaded", l.Frames, s.frames[s.floor:])
-	known := backlog.Position{Sequence: verify}
-	if verify >= s.floor {
-		known = s.frames[verify-1].position
-	}
-	if l.Verified[0] != known {
-		r.Fatalf("verified %v, want %v", l.Verified[0], known)
-	}
-	r.comparePage(s.modelNumbering)
-}
-
-func (r *modelRun) compareFrames(what string, got []backlog.Frame, want []modelFrame) {
-	r.Helper()
-	if len(got) != len(want) {
-		r.Fatalf("%s %d frames, want %d", what, len(got), len(want))
-	}
-	for i, f := range got {
-		if f.Position != want[i].position || string(f.Payload) != want[i].payload || i > 0 && f.Created.Before(got[i-1].Created) {
-			r.Fatalf("%s %v %q of %v, want %v", what, f.Position, f.Payload, f.Created, want[i])
-		}
-	}
-}
-
-// comparePage reads from a random position of a numbering.
-func (r *modelRun) comparePage(n *modelNumbering) {
-	r.Helper()
-	var after backlog.Position
-	if at := r.random.IntN(len(n.frames) + 1); at > 0 {
-		after = n.frames[at-1].position
-	}
-	page, err := r.page(n, after)
-	if after.Sequence < n.floor {
-		if !errors.Is(err, backlog.ErrTrimmed) {
-			r.Fatalf("page after %v, below the floor %d: %v", after, n.floor, err)
-		}
-		return
-	}
-	if err != nil {
-		r.Fatalf("page after %v of %d: %v", after, n.head(), err)
-	}
-	if len(page.Frames) == 0 && after.Sequence < n.head() {
-		r.Fatalf("an empty page after %v", after)
-	}
-	r.compareFrames("page has", page.Frames, n.frames[after.Sequence:][:len(page.Frames)])
 }
