@@ -24,15 +24,21 @@ const (
 
 // publishBatch publishes all of batch or nothing, in a transaction of its own;
 // see backlog.Store. It returns at the latest when ctx ends. A batch of unknown
-// outcome is retried if every frame has a key.
+// outcome is retried if every durable frame has a key, and there is one: if they
+// are duplicates then nothing is announced again, ephemeral frames neither.
 func (c *committer) publishBatch(ctx context.Context, batch []backlog.Publication) ([]backlog.Outcome, error) {
 	items := make([]*item, len(batch))
-	keyed := true
+	var keys, keyless int
 	var size int64
 	var streams []backlog.StreamName
 	for i, p := range batch {
 		items[i] = newItem(p, nil)
-		keyed = keyed && p.IdempotencyKey != ""
+		switch {
+		case p.IdempotencyKey != "":
+			keys++
+		case !p.Ephemeral:
+			keyless++
+		}
 		size += items[i].size + itemBytes
 		streams = append(streams, p.Stream)
 	}
@@ -41,7 +47,7 @@ func (c *committer) publishBatch(ctx context.Context, batch []backlog.Publicatio
 	err := c.runCall(ctx, &call{
 		streams:    slices.Compact(streams),
 		size:       size,
-		repeatable: keyed,
+		repeatable: keys > 0 && keyless == 0,
 		run: func(ctx context.Context, conn *pgxpool.Conn, w waits) (err error) {
 			results, err = c.publish(ctx, conn, modeAtomic, items, w)
 			return batchRefusal(err)

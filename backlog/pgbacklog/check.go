@@ -177,7 +177,7 @@ const objectsSQL = `
 	    left join pg_class c on c.relname = v.name and c.relnamespace = (select oid from pg_namespace where nspname = $1)),
 	func as (
 	  select to_regprocedure(quote_ident($1) || '.' || signature)::oid as oid, signature
-	    from unnest(array['_origin()', '_remember_origin()', '_publish(text[],text[],bytea[],text[],text[],text[],text[],bigint[],bigint[],text,int)',
+	    from unnest(array['_origin()', '_remember_origin()', '_publish(text[],text[],bytea[],text[],text[],text[],text[],bigint[],bigint[],boolean[],text,int)',
 	                      '_close(text,text,bigint,int)', '_await_stream(text,text,int)', '_held_streams(text[],text[])', '_trim(text,text)', '_policy(text)',
 	                      '_set_policy(text,boolean,bigint,interval,interval,int)', '_set_default_backlog(bigint,int)']) signature)`
 

@@ -22,7 +22,7 @@ const (
 
 // Casts let poolers without prepared statements work (default_query_exec_mode).
 const (
-	publishCall = "._publish($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[], $10::text, $11::int)"
+	publishCall = "._publish($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[], $10::boolean[], $11::text, $12::int)"
 	closeCall   = "._close($1::text, $2::text, $3::bigint, $4::int)"
 	awaitCall   = "._await_stream($1::text, $2::text, $3::int)"
 	heldCall    = "._held_streams($1::text[], $2::text[])"
@@ -63,6 +63,7 @@ const (
 	statusUnexpected = 3
 	statusExhausted  = 4
 	statusBusy       = 5
+	statusEphemeral  = 6
 )
 
 // result is what a committed transaction did with one item.
@@ -75,13 +76,16 @@ func (r result) outcome() (backlog.Outcome, error) {
 	if err := refusal(r.status, r.position); err != nil {
 		return backlog.Outcome{}, err
 	}
+	if r.status == statusEphemeral {
+		return backlog.Outcome{}, nil // the position is the head's
+	}
 	return backlog.Outcome{Position: r.position, Duplicate: r.status == statusDuplicate}, nil
 }
 
 // refusal is the error that a status stands for, nil if it is none.
 func refusal(status int16, position backlog.Position) error {
 	switch status {
-	case statusStored, statusDuplicate:
+	case statusStored, statusDuplicate, statusEphemeral:
 		return nil
 	case statusConflict:
 		return &backlog.KeyConflictError{Position: position}
@@ -192,7 +196,7 @@ func (c *committer) publish(ctx context.Context, conn *pgxpool.Conn, mode string
 	var status []int16
 	var epoch, sequence []pgtype.Int8 // null for what was not stored
 	err := c.transact(ctx, conn, w, []any{&status, &epoch, &sequence}, c.publishSQL,
-		p.channel, p.scope, p.payload, p.contentType, p.eventType, p.headers, p.key, p.expected, p.expectedEpoch,
+		p.channel, p.scope, p.payload, p.contentType, p.eventType, p.headers, p.key, p.expected, p.expectedEpoch, p.ephemeral,
 		mode, c.rowTimeoutMillis(w))
 	if err != nil {
 		return nil, err
@@ -217,6 +221,7 @@ type parameters struct {
 	payload                                [][]byte
 	headers, key                           []*string
 	expected, expectedEpoch                []*int64
+	ephemeral                              []bool // nil if all are durable
 }
 
 func newParameters(items []*item) parameters {
@@ -234,6 +239,12 @@ func newParameters(items []*item) parameters {
 			p.payload[i] = []byte{} // nil would be null
 		}
 		p.headers[i], p.key[i], p.expected[i], p.expectedEpoch[i] = it.headers, it.key(), it.expected, it.expectedEpoch
+		if pub.Ephemeral {
+			if p.ephemeral == nil {
+				p.ephemeral = make([]bool, n)
+			}
+			p.ephemeral[i] = true
+		}
 	}
 	return p
 }

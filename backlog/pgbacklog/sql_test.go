@@ -156,8 +156,9 @@ func TestSQLNeedsRights(t *testing.T) {
 		"select * from fanfare.announcement_keys", "select * from fanfare.channel_frames", "select * from fanfare.streams", "select * from fanfare.stream_states",
 		"delete from fanfare.streams", "insert into fanfare.policies values ('x', false, 1)", "select * from fanfare.policies", "select fanfare.set_policy('x', false, 1)",
 		"select fanfare._set_policy('x', false, 1, null, null, null)", "select fanfare._set_default_backlog(1, null)", "select fanfare._trim('a', 'b')",
-		"select fanfare._announce(array['D'], 1)", "select fanfare._close('a', 'b', null, null)",
-		"select fanfare._publish(array['a'], array[''], array[''::bytea], array[''], array[''], array[null], array[null], array[null]::bigint[], array[null]::bigint[], 'lane', null)",
+		"select fanfare.publish_ephemeral('a', '', 'x')", "select fanfare._announce(array['D'], 1)", "select fanfare._announce_parts('D', 1, 1)", "select fanfare._close('a', 'b', null, null)",
+		"select fanfare._publish(array['a'], array[''], array[''::bytea], array[''], array[''], array[null], array[null], array[null]::bigint[], array[null]::bigint[], null, 'lane', null)",
+		"select fanfare._publish_one('a', '', '', '', '', null, true, 'lane', 1)",
 	} {
 		_, err := app.Exec(t.Context(), sql)
 		var pg *pgconn.PgError
@@ -174,7 +175,7 @@ func TestSearchPathAttack(t *testing.T) {
 	s := openStore(t)
 	app := newApplication(t, s)
 	role := query[string](t, s.url, "select current_database() || '_app'")
-	execute(t, s.url, "create schema evil authorization "+role+"; grant execute on function fanfare.set_policy to "+role)
+	execute(t, s.url, "create schema evil authorization "+role+"; grant execute on function fanfare.set_policy, fanfare.publish_ephemeral to "+role)
 	for _, object := range []string{
 		"create function evil._origin() returns bigint language sql as 'select 1'",
 		"create function evil.clock_timestamp() returns timestamptz language sql as $$ select '2000-01-01'::timestamptz $$",
@@ -199,6 +200,7 @@ func TestSearchPathAttack(t *testing.T) {
 	for _, key := range []string{"", "key"} {
 		pgtest.Exec(t, app, "select fanfare.publish('attack', '', 'x', idempotency_key => nullif($1::pg_catalog.text, '')::pg_catalog.text)", key)
 	}
+	pgtest.Exec(t, app, "select fanfare.publish_ephemeral('attack', '', 'x')")
 	pgtest.Exec(t, app, "select fanfare.publish_batch(array['attack'], array[''], array['x'::bytea])")
 	wantPayloads(t, s, "attack", "x", "x", "x")
 	pgtest.Exec(t, app, "select fanfare.set_policy('attack', backlog => 2)")

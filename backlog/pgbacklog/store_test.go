@@ -118,7 +118,7 @@ func TestConformance(t *testing.T) {
 		migrate(t, url, schema)
 		return openStoreOn(t, Config{URL: url, Schema: schema})
 	}
-	backlogtest.Run(t, open, backlogtest.Hooks{
+	hooks := backlogtest.Hooks{
 		Sweep: func(t *testing.T, s backlog.Store) { s.(*testStore).sweep(t) },
 		Age: func(t *testing.T, s backlog.Store, stream backlog.StreamName, d time.Duration) {
 			s.(*testStore).age(t, stream, d)
@@ -133,7 +133,9 @@ func TestConformance(t *testing.T) {
 			s.(*testStore).stop()
 			return openStoreOn(t, s.(*testStore).cfg)
 		},
-	})
+	}
+	backlogtest.Run(t, open, hooks)
+	backlogtest.RunEphemeral(t, open, hooks)
 }
 
 // execute runs SQL in which "fanfare." stands for the store's schema.

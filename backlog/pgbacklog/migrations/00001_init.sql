@@ -216,10 +216,11 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- Sends entries to the replicas, in order, as few notifications as possible.
--- The digest and the number of each envelope let a receiver tell it from
--- forgeries and replays; the number also keeps PostgreSQL from folding equal
--- payloads of a transaction into one. Returns how many it sent.
+-- Sends entries to the replicas, in order, as few notifications as possible; one
+-- that is too long for a notification, in parts. The digest and the number of
+-- each envelope let a receiver tell it from forgeries and replays; the number also
+-- keeps PostgreSQL from folding equal payloads of a transaction into one. Returns
+-- how many it sent.
 -- +goose StatementBegin
 create function _announce(p_entries text[], p_origin bigint) returns int
 language plpgsql volatile as $$
@@ -258,12 +259,51 @@ begin
       v_body := p_origin || E'\t' || pg_backend_pid() || E'\t' || pg_current_xact_id() || E'\t' || v_index;
       v_used := octet_length(v_body);
       v_room := 7999 - octet_length(v_prefix) - 65; -- 65: digest and tab
+      if v_used + octet_length(v_entry) + 1 > v_room then
+        v_sent := v_sent + _announce_parts(v_entry, p_origin, v_index);
+        v_index := current_setting('fanfare.envelopes')::bigint;
+        v_body := null;
+        continue;
+      end if;
     end if;
     v_body := v_body || E'\n' || v_entry;
     v_used := v_used + octet_length(v_entry) + 1;
   end loop;
   v_ignored := set_config('fanfare.envelopes', v_index::text, true);
   return v_sent;
+end $$;
+-- +goose StatementEnd
+
+-- Sends the parts of an entry, each in an envelope of its own, of which the first
+-- has the given number. They are cut at 7,500 bytes or before the character that
+-- would be cut: every part is text, as a notification must be. Returns how many it
+-- sent.
+-- +goose StatementBegin
+create function _announce_parts(p_entry text, p_origin bigint, p_index bigint) returns int
+language plpgsql volatile as $$
+declare
+  -- Bytes, of which a slice is found at once; characters would be counted from the
+  -- beginning for each.
+  v_entry   bytea := convert_to(p_entry, 'UTF8');
+  v_length  int := octet_length(v_entry);
+  v_from    int := 0;
+  v_to      int;
+  v_parts   text[] := '{}';
+  v_ignored text;
+begin
+  while v_from < v_length loop
+    v_to := least(v_from + 7500, v_length);
+    while v_to < v_length and get_byte(v_entry, v_to) & 192 = 128 loop -- within a character
+      v_to := v_to - 1;
+    end loop;
+    v_parts := v_parts || convert_from(substr(v_entry, v_from + 1, v_to - v_from), 'UTF8');
+    v_from := v_to;
+  end loop;
+  v_ignored := set_config('fanfare.envelopes', (p_index - 1)::text, true);
+  for i in 1 .. cardinality(v_parts) loop
+    perform _announce(array[E'S\t' || p_index || E'\t' || i || E'\t' || cardinality(v_parts) || E'\t' || v_parts[i]], p_origin);
+  end loop;
+  return cardinality(v_parts);
 end $$;
 -- +goose StatementEnd
 
@@ -280,6 +320,18 @@ create function _entry(p_channel text, p_scope text, p_epoch bigint, p_sequence 
       || (extract(epoch from p_created) * 1000000)::bigint || E'\t' || p_content_type || E'\t' || p_event_type || E'\t'
       || p_headers || E'\t' || replace(encode(p_payload, 'base64'), E'\n', '')
     else E'P\t' || p_channel || E'\t' || p_scope || E'\t' || p_epoch || E'\t' || p_sequence || E'\t' || p_id end
+$$;
+-- +goose StatementEnd
+
+-- The entry for an ephemeral frame, always whole: it is nowhere else. p_epoch is
+-- the stream's own, p_sequence and p_head_origin are the head's, which the frame
+-- follows. Without a SET clause, so that it is inlined.
+-- +goose StatementBegin
+create function _ephemeral_entry(p_channel text, p_scope text, p_epoch bigint, p_sequence bigint, p_head_origin bigint, p_created timestamptz,
+  p_content_type text, p_event_type text, p_headers text, p_payload bytea) returns text language sql stable as $$
+  select E'E\t' || p_channel || E'\t' || p_scope || E'\t' || p_epoch || E'\t' || p_sequence || E'\t' || p_head_origin || E'\t'
+      || (extract(epoch from p_created) * 1000000)::bigint || E'\t' || p_content_type || E'\t' || p_event_type || E'\t'
+      || p_headers || E'\t' || replace(encode(p_payload, 'base64'), E'\n', '')
 $$;
 -- +goose StatementEnd
 
@@ -484,7 +536,7 @@ end $$;
 -- the long way.
 -- +goose StatementBegin
 create function _publish_one(p_channel text, p_scope text, p_payload bytea, p_content_type text, p_event_type text, p_headers text,
-  p_mode text, p_origin bigint, out status smallint, out epoch bigint, out sequence bigint)
+  p_ephemeral boolean, p_mode text, p_origin bigint, out status smallint, out epoch bigint, out sequence bigint)
 language plpgsql volatile as $$
 declare
   s         streams;
@@ -508,6 +560,20 @@ begin
     end if;
   end if;
   if s.closed or s.head = 9223372036854775807 then return; end if;
+  if p_ephemeral then
+    status := 6;
+    epoch := s.epoch # s.head_origin;
+    sequence := s.head;
+    v_now := clock_timestamp();
+    if not s.ephemeral then
+      update streams t set ephemeral = true, updated = v_now where t.channel = p_channel and t.scope = p_scope;
+    end if;
+    p_headers := coalesce(v_headers::text, '');
+    v_entry := _ephemeral_entry(p_channel, p_scope, s.epoch, s.head, s.head_origin, v_now,
+      p_content_type, p_event_type, p_headers, p_payload);
+    v_sent := _announce(array[v_entry], p_origin);
+    return;
+  end if;
   status := 0;
   epoch := s.epoch # p_origin;
   sequence := s.head + 1;
@@ -528,8 +594,11 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- Publishes durable frames. The caller has checked the limits. p_key,
--- p_expected and p_expected_epoch may be null as a whole.
+-- Publishes frames. The caller has checked the limits. p_key, p_expected,
+-- p_expected_epoch and p_ephemeral may be null as a whole. Ephemeral frames have
+-- neither a key nor an expectation; they create and reopen a stream and take
+-- their place in its order as durable ones do, but are announced only, and the head
+-- stays where it is.
 --
 -- p_mode 'batch' never waits for a lock that an application may hold: items of
 -- streams it cannot have at once come back with status 5. 'lane' waits.
@@ -537,12 +606,14 @@ end $$;
 -- item's index in the detail.
 --
 -- status: 0 stored, 1 duplicate, 2 key used for another content, 3 expectation
--- failed, 4 sequence exhausted, 5 busy. epoch (combined) and sequence are the
--- frame's for 0, of the frame published first for 1 and 2, the head's for 3.
+-- failed, 4 sequence exhausted, 5 busy, 6 ephemeral and announced or, if the rest
+-- of an atomic batch are duplicates, announced before. epoch (combined) and
+-- sequence are the frame's for 0, of the frame published first for 1 and 2, the
+-- head's for 3 and 6.
 -- +goose StatementBegin
 create function _publish(
   p_channel text[], p_scope text[], p_payload bytea[], p_content_type text[], p_event_type text[], p_headers text[],
-  p_key text[], p_expected bigint[], p_expected_epoch bigint[], p_mode text, p_lock_timeout_ms int,
+  p_key text[], p_expected bigint[], p_expected_epoch bigint[], p_ephemeral boolean[], p_mode text, p_lock_timeout_ms int,
   out status smallint[], out epoch bigint[], out sequence bigint[])
 language plpgsql volatile security definer set search_path from current as $$
 declare
@@ -553,6 +624,7 @@ declare
   rows      streams[];  -- the rows that this transaction has locked; a change is made here first
   v_retired streams[];  -- those that it reopens, as they were
   v_special boolean;    -- a row of rows is closed or near the last sequence
+  v_repeat  boolean := false; -- an atomic batch that was published before
   v_channel text;
   v_scope   text;
   i_row     int[];      -- by item: index in rows, null if the stream is busy
@@ -576,7 +648,8 @@ begin
     v_ignored := pg_advisory_xact_lock(hashtextextended(current_schema(), 0));
   end if;
   if v_n = 1 and (p_key is null or p_key[1] is null) and (p_expected is null or p_expected[1] is null) then
-    one := _publish_one(p_channel[1], p_scope[1], p_payload[1], p_content_type[1], p_event_type[1], p_headers[1], p_mode, v_origin);
+    one := _publish_one(p_channel[1], p_scope[1], p_payload[1], p_content_type[1], p_event_type[1], p_headers[1],
+      coalesce(p_ephemeral[1], false), p_mode, v_origin);
     if one.status is not null then
       status := array[one.status];
       epoch := array[one.epoch];
@@ -616,6 +689,17 @@ begin
     for i in 1 .. v_n loop
       r := i_row[i];
       continue when r is null;
+      if p_ephemeral[i] then
+        if rows[r].closed then
+          v_retired := v_retired || rows[r];
+          rows[r] := _reopened(rows[r], v_origin);
+        end if;
+        rows[r].ephemeral := true;
+        status[i] := 6;
+        epoch[i] := rows[r].epoch # rows[r].head_origin;
+        sequence[i] := rows[r].head;
+        continue;
+      end if;
       -- Before the rest: a retry gets its old answer, also of a closed stream.
       if p_key[i] is not null then
         v_digest := sha256(sha256(p_payload[i]) || convert_to(
@@ -660,25 +744,36 @@ begin
     end loop;
     if p_mode = 'atomic' then
       perform _raise_refused(status, epoch, sequence);
+      v_repeat := 1 = any (status);
     end if;
     -- Streams created for items that were all refused do not exist.
     delete from streams t
      using unnest(rows) n
-     where n.head = 0 and not n.ephemeral and not n.closed and t.channel = n.channel and t.scope = n.scope;
-    if not (0 = any (status)) then return; end if;
+     where n.head = 0 and (not n.ephemeral or v_repeat) and not t.ephemeral and not t.closed and t.channel = n.channel and t.scope = n.scope;
+    if v_repeat or not status && '{0,6}' then return; end if;
     if v_retired is not null then
       insert into retired_streams (stream_id, channel, scope, epoch, head, head_origin, floor, floor_origin, created, retired)
       select t.stream_id, t.channel, t.scope, t.epoch, t.head, t.head_origin, t.floor, t.floor_origin, t.created, v_now
         from unnest(v_retired) t;
     end if;
   else
-    select array_agg(case when q.r is null then 5::smallint else 0::smallint end order by q.ord),
-           array_agg(q.epoch # v_origin order by q.ord), array_agg(q.head + q.n order by q.ord)
+    -- n: the durable ones up to the item.
+    select array_agg(case when q.r is null then 5::smallint when q.ephemeral then 6::smallint else 0::smallint end order by q.ord),
+           array_agg(q.epoch # case when q.n = 0 then q.head_origin else v_origin end order by q.ord), array_agg(q.head + q.n order by q.ord)
       into status, epoch, sequence
-      from (select u.ord, u.r, t.epoch, t.head, row_number() over (partition by u.r order by u.ord) as n
-              from unnest(i_row) with ordinality u(r, ord)
+      from (select u.ord, u.r, u.ephemeral, t.epoch, t.head, t.head_origin,
+                   count(*) filter (where u.ephemeral is not true) over (partition by u.r order by u.ord rows unbounded preceding) as n
+              from unnest(i_row, p_ephemeral) with ordinality u(r, ephemeral, ord)
               left join unnest(rows) with ordinality t on t.ordinality = u.r) q;
-    if not (0 = any (status)) then return; end if;
+    if not status && '{0,6}' then return; end if;
+  end if;
+  if 6 = any (status) then
+    update streams t
+       set ephemeral = true, updated = v_now, head = n.head, head_origin = n.head_origin, stored_bytes = n.stored_bytes,
+           stream_id = n.stream_id, epoch = n.epoch, previous_epoch = n.previous_epoch, floor = n.floor, floor_origin = n.floor_origin, closed = false, closed_at = null
+      from (select distinct u.r from unnest(status, i_row) u(status, r) where u.status = 6) g
+      join unnest(rows) with ordinality n on n.ordinality = g.r
+     where t.channel = n.channel and t.scope = n.scope and (t.closed or not t.ephemeral);
   end if;
 
   insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
@@ -707,13 +802,17 @@ begin
       where d.head - p.backlog > d.floor;
   end if;
 
-  perform _announce(array_agg(_entry(e.channel, e.scope, e.epoch, e.sequence, e.id, v_now,
-                              e.content_type, e.event_type, e.headers, e.payload, g.inline_bytes) order by e.ord), v_origin)
-     from (select u.ord, u.channel, u.scope, u.epoch # v_origin as epoch, u.sequence, u.id,
+  perform _announce(array_agg(
+                      case e.status
+                        when 0 then _entry(e.channel, e.scope, e.epoch # v_origin, e.sequence, e.id, v_now,
+                                           e.content_type, e.event_type, e.headers, e.payload, g.inline_bytes)
+                        else _ephemeral_entry(e.channel, e.scope, (rows[e.r]).epoch, e.sequence, (rows[e.r]).epoch # e.epoch, v_now,
+                                              e.content_type, e.event_type, e.headers, e.payload) end order by e.ord), v_origin)
+     from (select u.status, u.r, u.ord, u.channel, u.scope, u.epoch, u.sequence, u.id,
                   u.content_type, u.event_type, coalesce(u.headers::jsonb::text, '') as headers, u.payload
-             from unnest(status, _publish.epoch, _publish.sequence, i_id, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
-                  with ordinality u(status, epoch, sequence, id, channel, scope, payload, content_type, event_type, headers, ord)
-            where u.status = 0) e
+             from unnest(status, i_row, _publish.epoch, _publish.sequence, i_id, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
+                  with ordinality u(status, r, epoch, sequence, id, channel, scope, payload, content_type, event_type, headers, ord)
+            where u.status in (0, 6)) e
     cross join settings g;
 end $$;
 -- +goose StatementEnd
@@ -727,6 +826,7 @@ begin
   p_row.previous_epoch := p_row.epoch;
   p_row.epoch := _random() | 4611686018427387904;
   p_row.head := 0;
+  p_row.head_origin := p_origin;
   p_row.floor := 0;
   p_row.floor_origin := p_origin;
   p_row.stored_bytes := 0;
@@ -755,13 +855,14 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- Raises if an item of an atomic batch was refused, or only some are duplicates.
+-- Raises if an item of an atomic batch was refused, or only some of the durable
+-- ones are duplicates.
 -- +goose StatementBegin
 create function _raise_refused(p_status smallint[], p_epoch bigint[], p_sequence bigint[]) returns void
 language plpgsql immutable as $$
 begin
   for i in 1 .. cardinality(p_status) loop
-    if p_status[i] > 1 then
+    if p_status[i] between 2 and 4 then
       perform _raise_status(i - 1, p_status[i], p_epoch[i], p_sequence[i]);
     end if;
   end loop;
@@ -899,13 +1000,27 @@ begin
   perform _check_frame(channel, scope, payload, content_type, event_type, headers, idempotency_key, expected_sequence, expected_epoch);
   select * into strict r
     from _publish(array[channel], array[scope], array[payload], array[content_type], array[event_type],
-      array[nullif(headers, '{}')::text], array[idempotency_key], array[expected_sequence], array[expected_epoch], 'lane', null);
+      array[nullif(headers, '{}')::text], array[idempotency_key], array[expected_sequence], array[expected_epoch], null, 'lane', null);
   epoch := r.epoch[1];
   sequence := r.sequence[1];
   duplicate := r.status[1] = 1;
   if r.status[1] > 1 then
     perform _raise_status(0, r.status[1], epoch, sequence);
   end if;
+end $$;
+-- +goose StatementEnd
+
+-- Publishes an ephemeral frame in the caller's transaction: it is announced when
+-- that commits, in the order of the stream's frames, and is neither numbered nor
+-- stored. The rest is as for publish. Error: 22023 a field is outside its limit.
+-- +goose StatementBegin
+create function publish_ephemeral(channel text, scope text, payload bytea, content_type text default '', event_type text default '',
+  headers jsonb default null) returns void
+language plpgsql volatile security definer set search_path from current as $$
+begin
+  perform _check_frame(channel, scope, payload, content_type, event_type, headers, null, null, null);
+  perform _publish(array[channel], array[scope], array[payload], array[content_type], array[event_type],
+    array[nullif(headers, '{}')::text], null, null, null, array[true], 'lane', null);
 end $$;
 -- +goose StatementEnd
 
@@ -954,7 +1069,7 @@ begin
   select array_agg(nullif(h.h, '{}')::text order by h.n) into v_text from unnest(headers) with ordinality h(h, n);
   select * into strict r
     from _publish(channels, scopes, payloads, content_types, event_types, v_text,
-      idempotency_keys, expected_sequences, expected_epochs, 'atomic', null);
+      idempotency_keys, expected_sequences, expected_epochs, null, 'atomic', null);
   return query
     select u.epoch, u.sequence, u.status = 1
       from unnest(r.epoch, r.sequence, r.status) u(epoch, sequence, status);
