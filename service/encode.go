@@ -20,6 +20,7 @@ const (
 	frameEventType   = 4
 	frameHeaders     = 5
 	frameCreated     = 6
+	frameEphemeral   = 7
 
 	positionEpoch    = 1
 	positionSequence = 2
@@ -34,14 +35,17 @@ const (
 // EncodeFrame returns the bytes of one element of SubscribeResponse.frames, with
 // its tag and length. Concatenations of such bytes are valid SubscribeResponse
 // messages, which is what lets one encoding serve every subscriber and every
-// batch. They equal what proto.Marshal writes with deterministic maps.
+// batch. They equal what proto.Marshal writes with deterministic maps. The
+// position of an ephemeral frame, which is another frame's, is not among them.
 func EncodeFrame(f backlog.Frame) []byte {
 	frameSize := sizeFrame(f)
 	b := make([]byte, 0, sizeField(responseFrames, frameSize))
 	b = appendTag(b, responseFrames, frameSize)
 
-	b = appendTag(b, framePosition, sizePosition(f.Position))
-	b = appendPosition(b, f.Position)
+	if !f.Ephemeral {
+		b = appendTag(b, framePosition, sizePosition(f.Position))
+		b = appendPosition(b, f.Position)
+	}
 	if len(f.Payload) > 0 {
 		b = appendTag(b, framePayload, len(f.Payload))
 		b = append(b, f.Payload...)
@@ -57,11 +61,19 @@ func EncodeFrame(f backlog.Frame) []byte {
 		b = appendVarint(b, timestampSeconds, uint64(seconds))
 		b = appendVarint(b, timestampNanos, uint64(nanos))
 	}
+	if f.Ephemeral {
+		b = appendVarint(b, frameEphemeral, 1)
+	}
 	return b
 }
 
 func sizeFrame(f backlog.Frame) int {
-	n := sizeField(framePosition, sizePosition(f.Position))
+	n := 0
+	if f.Ephemeral {
+		n += sizeVarint(frameEphemeral, 1)
+	} else {
+		n += sizeField(framePosition, sizePosition(f.Position))
+	}
 	if len(f.Payload) > 0 {
 		n += sizeField(framePayload, len(f.Payload))
 	}

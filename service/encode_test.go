@@ -38,6 +38,11 @@ func encodeCases() map[string]backlog.Frame {
 		"empty header":   {Position: position, Headers: map[string]string{"empty": ""}},
 		"many headers":   {Position: position, Headers: headers},
 		"length borders": {Position: position, Payload: make([]byte, 127), ContentType: strings.Repeat("c", 128)},
+		"ephemeral":      {Position: position, Ephemeral: true},
+		"ephemeral, everything": {
+			Position: position, Ephemeral: true, Payload: bytes.Repeat([]byte("p"), 200), ContentType: "c", EventType: "e",
+			Headers: map[string]string{"b": "2", "a": "1"}, Created: time.Unix(1, 5000).UTC(),
+		},
 		"everything": {
 			Position: position, Payload: []byte("p"), ContentType: "c", EventType: "e",
 			Headers: map[string]string{"b": "2", "a": "1"}, Created: time.Unix(1, 5000).UTC(),
@@ -66,12 +71,14 @@ func TestEncodeFrameEqualsProtoMarshal(t *testing.T) {
 
 // FuzzEncodeFrame compares EncodeFrame with proto.Marshal for arbitrary frames.
 func FuzzEncodeFrame(f *testing.F) {
-	f.Add(uint64(1), uint64(2), []byte("payload"), "type", "event", "name", "value", int64(5))
-	f.Add(uint64(0), uint64(math.MaxUint64), []byte{}, "", "", "", "", int64(-1))
-	f.Fuzz(func(t *testing.T, epoch, sequence uint64, payload []byte, contentType, eventType, name, value string, micros int64) {
+	f.Add(uint64(1), uint64(2), false, []byte("payload"), "type", "event", "name", "value", int64(5))
+	f.Add(uint64(1), uint64(2), true, []byte("payload"), "type", "event", "name", "value", int64(5))
+	f.Add(uint64(0), uint64(math.MaxUint64), false, []byte{}, "", "", "", "", int64(-1))
+	f.Fuzz(func(t *testing.T, epoch, sequence uint64, ephemeral bool, payload []byte, contentType, eventType, name, value string, micros int64) {
 		frame := backlog.Frame{
-			Position: backlog.Position{Epoch: epoch, Sequence: sequence},
-			Payload:  payload, ContentType: strings.ToValidUTF8(contentType, ""), EventType: strings.ToValidUTF8(eventType, ""),
+			Position:  backlog.Position{Epoch: epoch, Sequence: sequence},
+			Ephemeral: ephemeral,
+			Payload:   payload, ContentType: strings.ToValidUTF8(contentType, ""), EventType: strings.ToValidUTF8(eventType, ""),
 			Headers: map[string]string{strings.ToValidUTF8(name, ""): strings.ToValidUTF8(value, "")},
 			Created: time.UnixMicro(micros).UTC(),
 		}

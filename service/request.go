@@ -65,6 +65,7 @@ func (s *Server) publication(path string, f *fanfarev1.NewFrame) (backlog.Public
 	}
 	p := backlog.Publication{
 		Stream:         backlog.StreamName{Channel: f.GetChannel(), Scope: f.GetScope()},
+		Ephemeral:      f.GetEphemeral(),
 		Payload:        f.GetPayload(),
 		ContentType:    f.GetContentType(),
 		EventType:      f.GetEventType(),

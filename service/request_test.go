@@ -59,6 +59,10 @@ func TestPublishNamesTheFieldOutsideItsLimit(t *testing.T) {
 		"large payload":       {&fanfarev1.NewFrame{Channel: "c", Payload: make([]byte, 1<<20+1)}, "frame.payload"},
 		"expected sequence":   {&fanfarev1.NewFrame{Channel: "c", ExpectedSequence: &above}, "frame.expected_sequence"},
 		"expected epoch":      {&fanfarev1.NewFrame{Channel: "c", ExpectedSequence: &one, ExpectedEpoch: &above}, "frame.expected_epoch"},
+		"ephemeral with key":  {&fanfarev1.NewFrame{Channel: "c", Ephemeral: true, IdempotencyKey: "k"}, "frame.idempotency_key"},
+		"ephemeral at head":   {&fanfarev1.NewFrame{Channel: "c", Ephemeral: true, ExpectedSequence: &one}, "frame.expected_sequence"},
+		"ephemeral at epoch":  {&fanfarev1.NewFrame{Channel: "c", Ephemeral: true, ExpectedEpoch: &one}, "frame.expected_epoch"},
+		"large and ephemeral": {&fanfarev1.NewFrame{Channel: "c", Ephemeral: true, Payload: make([]byte, 1<<20+1)}, "frame.payload"},
 		"epoch alone":         {&fanfarev1.NewFrame{Channel: "c", ExpectedEpoch: &one}, "frame.expected_epoch"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,6 +93,7 @@ func TestPublishBatchLimits(t *testing.T) {
 		"too many":      {frames(1001, 0), "frames"},
 		"too large":     {frames(5, 1<<20-1), "frames"},
 		"one is nil":    {[]*fanfarev1.NewFrame{{Channel: "c"}, nil}, "frames[1]"},
+		"one has a key": {[]*fanfarev1.NewFrame{{Channel: "c"}, {Channel: "c", Ephemeral: true, IdempotencyKey: "k"}}, "frames[1].idempotency_key"},
 		"one is refuse": {[]*fanfarev1.NewFrame{{Channel: "c"}, {Channel: ""}}, "frames[1].channel"},
 	} {
 		t.Run(name, func(t *testing.T) {

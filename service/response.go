@@ -22,18 +22,28 @@ func timestampProto(t time.Time) *timestamppb.Timestamp {
 }
 
 func frameProto(f backlog.Frame) *fanfarev1.Frame {
-	return &fanfarev1.Frame{
-		Position:    positionProto(f.Position),
+	frame := &fanfarev1.Frame{
 		Payload:     f.Payload,
 		ContentType: f.ContentType,
 		EventType:   f.EventType,
 		Headers:     f.Headers,
 		Created:     timestampProto(f.Created),
+		Ephemeral:   f.Ephemeral,
 	}
+	if !f.Ephemeral {
+		frame.Position = positionProto(f.Position)
+	}
+	return frame
 }
 
+// outcomeProto is without a position if the outcome is: that of an ephemeral
+// frame. Durable frames have a sequence of at least 1.
 func outcomeProto(o backlog.Outcome) *fanfarev1.PublishResponse {
-	return &fanfarev1.PublishResponse{Position: positionProto(o.Position), Duplicate: o.Duplicate}
+	answer := &fanfarev1.PublishResponse{Duplicate: o.Duplicate}
+	if !o.Position.IsZero() {
+		answer.Position = positionProto(o.Position)
+	}
+	return answer
 }
 
 func (s *Server) streamProto(state backlog.StreamState) *fanfarev1.Stream {

@@ -38,6 +38,8 @@ func TestUsageErrors(t *testing.T) {
 		{"data and lines", []string{"publish", "c", "s", "--data", "x", "--lines"}, []string{"--data and --lines exclude"}},
 		{"file and lines", []string{"publish", "--lines", "c", "--file", "y", "s"}, []string{"--file and --lines exclude"}},
 		{"lines and key", []string{"publish", "c", "s", "--lines", "--key", "k"}, []string{"--lines and --key exclude"}},
+		{"ephemeral and key", []string{"publish", "c", "s", "--ephemeral", "--key", "k"}, []string{"--ephemeral and --key exclude"}},
+		{"ephemeral and expected", []string{"publish", "c", "s", "--ephemeral", "--lines", "--expected", "0"}, []string{"exclude"}},
 		{"lines and expected", []string{"publish", "c", "s", "--lines", "--expected", "0"}, []string{"--lines and --expected exclude"}},
 		{"negative expectation", []string{"publish", "c", "s", "--data", "x", "--expected", "-1"}, []string{"--expected"}},
 		{"header without value", []string{"publish", "c", "s", "--data", "x", "--header", "novalue"}, []string{`"novalue" is not NAME=VALUE`}},

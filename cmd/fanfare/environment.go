@@ -21,6 +21,7 @@ var foreignPrefixes = []string{environmentPrefix + "SERVICE_", environmentPrefix
 var exclusions = [][2]string{
 	{"data", "file"}, {"data", "lines"}, {"file", "lines"},
 	{"lines", "key"}, {"lines", "expected"},
+	{"ephemeral", "key"}, {"ephemeral", "expected"},
 	{"from", "last"},
 	{"prefix", "default"},
 }

@@ -26,10 +26,13 @@ type lineOutcomes struct {
 	stored, refused, unknown, missing lineSet
 	// first is the first line that was answered with an error.
 	first *failedLine
+	// done is what a line is that was published: "stored", or of ephemeral frames
+	// "published".
+	done string
 }
 
-func newLineOutcomes() *lineOutcomes {
-	return &lineOutcomes{next: 1, waiting: map[uint64]*fanfarev1.PublishStreamResponse{}}
+func newLineOutcomes(done string) *lineOutcomes {
+	return &lineOutcomes{done: done, next: 1, waiting: map[uint64]*fanfarev1.PublishStreamResponse{}}
 }
 
 // add takes an answer and returns those that are settled by it, in the order of
@@ -56,7 +59,7 @@ func (o *lineOutcomes) settle(line uint64) *fanfarev1.PublishStreamResponse {
 		o.stored.add(line)
 		return answer
 	}
-	f := &failedLine{line, failed}
+	f := &failedLine{line, failed, o.done}
 	switch {
 	case o.first == nil:
 		o.first = f // it speaks for itself
@@ -97,18 +100,18 @@ func (o *lineOutcomes) texts(sent sentLines) []string {
 		if o.first != nil && !o.first.uncertain() {
 			either = " either"
 		}
-		texts = append(texts, o.refused.were()+" not stored"+either)
+		texts = append(texts, o.refused.were()+" not "+o.done+either)
 	}
 	switch {
 	case !o.stored.empty():
-		texts = append(texts, o.stored.were()+" stored")
+		texts = append(texts, o.stored.were()+" "+o.done)
 	case o.unknown.empty() && (o.first == nil || !o.first.uncertain()):
-		texts = append(texts, "no line was stored")
+		texts = append(texts, "no line was "+o.done)
 	default:
-		texts = append(texts, "no line is known to be stored")
+		texts = append(texts, "no line is known to be "+o.done)
 	}
 	if !o.unknown.empty() {
-		texts = append(texts, o.unknown.String()+" may have been stored")
+		texts = append(texts, o.unknown.String()+" may have been "+o.done)
 	}
 	if !sent.all && sent.err == nil {
 		texts = append(texts, fmt.Sprintf("what follows line %d was not sent", sent.count))
@@ -131,6 +134,8 @@ func (o *lineOutcomes) advice(sent sentLines) []string {
 type failedLine struct {
 	line uint64
 	err  *fanfarev1.Error
+	// done is that of lineOutcomes.
+	done string
 }
 
 // uncertain reports whether the line may have been stored nevertheless.
@@ -144,10 +149,11 @@ func (f *failedLine) text() string {
 	if r := f.err.GetReason(); r != fanfarev1.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		reason = strings.TrimPrefix(r.String(), "ERROR_REASON_")
 	}
-	became := "was not stored"
+	became := "was not "
 	if f.uncertain() {
-		became = "may have been stored"
+		became = "may have been "
 	}
+	became += f.done
 	return fmt.Sprintf("line %d %s: %s %s", f.line, became, f.err.GetMessage(), codeText(codes.Code(f.err.GetCode()), reason))
 }
 

@@ -192,7 +192,7 @@ func TestLinesAfterAFailure(t *testing.T) {
 
 // What waits for an earlier line's answer is bounded by the lines in flight.
 func TestLinesHeldBackAreBounded(t *testing.T) {
-	o := newLineOutcomes()
+	o := newLineOutcomes("stored")
 	for line := uint64(2); line <= maxLinesInFlight; line++ {
 		if settled, err := o.add(stored(line)); err != nil || settled != nil {
 			t.Fatalf("line %d: %v, %v", line, settled, err)

@@ -77,7 +77,7 @@ func (p *program) publishLines(ctx context.Context, o *publishOptions, template 
 		template: template,
 		window:   make(chan int64, maxLinesInFlight),
 		failed:   make(chan struct{}),
-		outcomes: newLineOutcomes(),
+		outcomes: newLineOutcomes(o.done()),
 		out:      out,
 		printer:  positionPrinter{out, o.json},
 		meter:    meter,
@@ -98,6 +98,9 @@ func (p *program) publishLines(ctx context.Context, o *publishOptions, template 
 		err = o.late()
 	}
 	err = run.finish(ctx, err, sent, o)
+	if err == nil && o.ephemeral && !o.json && sent.count > 0 {
+		p.sayNotStored(counted(int(sent.count), "line") + " ")
+	}
 	if took := time.Since(begun); err == nil && meter != nil && took >= meterDelay {
 		fmt.Fprintf(p.stderr, "%s published in %s, %.0f a second\n", counted(int(sent.count), "line"), took.Round(10*time.Millisecond), float64(sent.count)/took.Seconds())
 	}
@@ -306,7 +309,7 @@ func (r *lineRun) print(settled []*fanfarev1.PublishStreamResponse) error {
 }
 
 // finish prints what had to wait for answers that never came, and returns the
-// error of the whole run; nil if every line of the input was stored. ending is
+// error of the whole run; nil if every line of the input was published. ending is
 // how the call ended.
 func (r *lineRun) finish(ctx context.Context, ending error, sent sentLines, o *publishOptions) error {
 	// A server that drains answers everything that it has admitted. In all other

@@ -11,10 +11,11 @@ import (
 )
 
 // frameJSON is what subscribe --json prints for a frame. Of data and
-// data_base64 it has one.
+// data_base64 it has one, of position and ephemeral too.
 type frameJSON struct {
 	Type        string            `json:"type"`
-	Position    string            `json:"position"`
+	Position    string            `json:"position,omitempty"`
+	Ephemeral   bool              `json:"ephemeral,omitempty"`
 	Data        *string           `json:"data,omitempty"`
 	DataBase64  *string           `json:"data_base64,omitempty"`
 	ContentType string            `json:"content_type,omitempty"`
@@ -26,11 +27,14 @@ type frameJSON struct {
 func newFrameJSON(frame *fanfarev1.Frame) frameJSON {
 	object := frameJSON{
 		Type:        "frame",
-		Position:    positionText(frame.GetPosition()),
+		Ephemeral:   frame.GetEphemeral(),
 		ContentType: frame.GetContentType(),
 		EventType:   frame.GetEventType(),
 		Headers:     frame.GetHeaders(),
 		Created:     frame.GetCreated().AsTime(),
+	}
+	if !frame.GetEphemeral() {
+		object.Position = positionText(frame.GetPosition())
 	}
 	if payload := frame.GetPayload(); utf8.Valid(payload) {
 		text := string(payload)
@@ -136,10 +140,14 @@ func newSubscribed(n *fanfarev1.Subscribed) *notice {
 
 func newGap(n *fanfarev1.Gap) *notice {
 	at, reason := n.GetResumeAfter(), strings.TrimPrefix(n.GetReason().String(), "GAP_REASON_")
+	missing := fmt.Sprintf("frames after %s are not available", positionText(n.GetRequested()))
+	if n.GetReason() == fanfarev1.GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED {
+		missing = "ephemeral frames may have been missed"
+	}
 	return &notice{
 		position: at,
 		object:   gapJSON{"gap", positionText(at), reason, positionText(n.GetRequested()), n.GetOldest(), positionText(n.GetHead())},
-		text:     fmt.Sprintf("gap: frames after %s are not available (%s); continuing after %s", positionText(n.GetRequested()), reason, positionText(at)),
+		text:     fmt.Sprintf("gap: %s (%s); continuing after %s", missing, reason, positionText(at)),
 		warns:    true,
 		why:      gapCauses[n.GetReason()],
 	}
@@ -150,11 +158,11 @@ var gapCauses = map[fanfarev1.GapReason]string{
 	fanfarev1.GapReason_GAP_REASON_TRIMMED:                "they are out of the backlog's bounds, which fanfare policy sets",
 	fanfarev1.GapReason_GAP_REASON_EPOCH_CHANGED:          "the position is of another numbering, from before the stream was closed and opened again, or of another stream",
 	fanfarev1.GapReason_GAP_REASON_AHEAD:                  "the stream has not come so far",
-	fanfarev1.GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED: "ephemeral frames may have been missed, stored ones were not",
+	fanfarev1.GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED: "the server did not hear of new frames for a while; stored ones were not missed",
 }
 
 func newStatus(n *fanfarev1.Status) *notice {
-	text := "the server lost its listener: frames wait until it is back"
+	text := "the server lost its listener: stored frames wait until it is back, ephemeral ones may be missed"
 	if n.GetListening() {
 		text = "the server's listener is back"
 	}

@@ -38,6 +38,10 @@ func TestNotices(t *testing.T) {
 			`{"type":"gap","position":"7-4","reason":"TRIMMED","requested":"7-2","oldest":5,"head":"7-9"}`, "TRIMMED", true,
 		},
 		{
+			gap(fanfarev1.GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED),
+			`{"type":"gap","position":"7-4","reason":"EPHEMERAL_MAYBE_MISSED","requested":"7-2","oldest":5,"head":"7-9"}`, "gap: ephemeral frames may have been missed (", true,
+		},
+		{
 			// A reason of a newer server is loss, too.
 			gap(99),
 			`{"type":"gap","position":"7-4","reason":"99","requested":"7-2","oldest":5,"head":"7-9"}`, "99", true,

@@ -27,7 +27,16 @@ type publishOptions struct {
 	headers                []string
 	key                    string
 	expected               uint64
+	ephemeral              bool
 	json                   bool
+}
+
+// done is what a frame is that was published.
+func (o *publishOptions) done() string {
+	if o.ephemeral {
+		return "published"
+	}
+	return "stored"
 }
 
 func (p *program) publishCommand() *cobra.Command {
@@ -43,13 +52,18 @@ is kept, empty lines too. After a line that fails no more are sent; those that
 are on their way may still be stored. The positions of all lines that are stored
 are printed, in the order of the lines, and the error names those lines, those
 that are not stored, and those of which it is not known. A bar on the terminal
-shows how far a long run is.`,
+shows how far a long run is.
+
+With --ephemeral nothing is stored: the frame reaches those who are subscribed,
+among the stream's other frames, and nobody later. It has no position, so none is
+printed; with --json it is null.`,
 		Example: `  fanfare publish chat/messages lobby --data 'hello'
   fanfare publish images plan-7 --file plan.png --content-type image/png
   fanfare publish import run-12 --lines < rows.jsonl > positions
   jq -c '.[]' rows.json | fanfare publish import run-12 --lines
   fanfare publish orders 4711 --data paid --key payment-99       # safe to retry
-  fanfare publish orders 4711 --data paid --expected 3           # only as number 4`,
+  fanfare publish orders 4711 --data paid --expected 3           # only as number 4
+  fanfare publish chat/typing lobby --data ann --ephemeral       # nothing is stored`,
 		Args: streamArguments,
 		RunE: action(func(cmd *cobra.Command, args []string) error {
 			frame, err := o.frame(cmd, args)
@@ -74,7 +88,8 @@ shows how far a long run is.`,
 	f.StringArrayVar(&o.headers, "header", nil, "a header, `NAME=VALUE`; may be repeated")
 	f.StringVar(&o.key, "key", "", "idempotency key: publishing again under it stores nothing and prints the first position")
 	f.Uint64Var(&o.expected, "expected", 0, "publish only if this is the sequence of the stream's newest frame; 0: it has none")
-	f.BoolVar(&o.json, "json", false, "print a JSON object for each position")
+	f.BoolVar(&o.ephemeral, "ephemeral", false, "do not store: only for those who are subscribed; not with --key or --expected")
+	f.BoolVar(&o.json, "json", false, "print a JSON object for each frame that is published")
 	return cmd
 }
 
@@ -87,6 +102,7 @@ func (o *publishOptions) frame(cmd *cobra.Command, args []string) (*fanfarev1.Ne
 		ContentType:    o.contentType,
 		EventType:      o.eventType,
 		IdempotencyKey: o.key,
+		Ephemeral:      o.ephemeral,
 	}
 	if cmd.Flags().Changed("expected") {
 		frame.ExpectedSequence = &o.expected
@@ -116,6 +132,7 @@ func checkFrame(frame *fanfarev1.NewFrame) error {
 		EventType:      frame.GetEventType(),
 		Headers:        frame.GetHeaders(),
 		IdempotencyKey: frame.GetIdempotencyKey(),
+		Ephemeral:      frame.GetEphemeral(),
 	}
 	if frame.ExpectedSequence != nil {
 		publication.Expected = &backlog.Expectation{Sequence: frame.GetExpectedSequence()}
@@ -156,20 +173,39 @@ func (p *program) publishOne(ctx context.Context, o *publishOptions, cmd *cobra.
 		if err := cmp.Or(positionPrinter{out, o.json}.print(answer, 0), flush(out)); err != nil {
 			return unprinted(err, answer)
 		}
-		if answer.GetDuplicate() && !o.json {
+		switch {
+		case o.json:
+		case answer.GetDuplicate():
 			fmt.Fprintln(p.stderr, "the key is known: nothing was stored, this is the position of the first publish")
+		case answer.GetPosition() == nil:
+			p.sayNotStored("")
 		}
 		return nil
 	})
-	if o.key == "" {
+	switch {
+	case o.ephemeral:
+		return orUnanswered(err, "the frame may have been published, and a retry may deliver it twice")
+	case o.key == "":
 		return orUnanswered(err, "the frame may have been stored, and a retry may store it twice: only a retry with the same --key is safe")
+	default:
+		return orUnanswered(err, "the frame may have been stored; retry with the same --key to learn it")
 	}
-	return orUnanswered(err, "the frame may have been stored; retry with the same --key to learn it")
+}
+
+// sayNotStored tells people, who would miss the position, that there is none.
+// what begins the sentence; it may be empty.
+func (p *program) sayNotStored(what string) {
+	if isTerminal(p.stderr) {
+		fmt.Fprintln(p.stderr, p.display(p.stderr).paint(quietStyle, what+"published, not stored"))
+	}
 }
 
 // unprinted adds to an error of standard output what became of the frame, which
 // a retry without a key would store twice.
 func unprinted(err error, answer *fanfarev1.PublishResponse) error {
+	if answer.GetPosition() == nil {
+		return fmt.Errorf("%w; the frame is published, not stored", err)
+	}
 	position := positionText(answer.GetPosition())
 	if answer.GetDuplicate() {
 		return fmt.Errorf("%w; the key is known: nothing was stored, the first publish is at %s", err, position)
@@ -234,21 +270,27 @@ type positionPrinter struct {
 
 // publishedJSON is what publish prints for a frame with --json.
 type publishedJSON struct {
-	Type      string `json:"type"`
-	Position  string `json:"position"`
-	Duplicate bool   `json:"duplicate"`
+	Type string `json:"type"`
+	// Position is nil for an ephemeral frame.
+	Position  *string `json:"position"`
+	Duplicate bool    `json:"duplicate"`
 	// Line counts from 1, with --lines.
 	Line uint64 `json:"line,omitempty"`
 }
 
-// print prints one answer; line is 0 without --lines.
+// print prints one answer; line is 0 without --lines. Of an ephemeral frame there
+// is nothing to print but as JSON.
 func (p positionPrinter) print(answer *fanfarev1.PublishResponse, line uint64) error {
-	position := positionText(answer.GetPosition())
+	var position *string
+	if answer.GetPosition() != nil {
+		position = new(positionText(answer.GetPosition()))
+	}
 	var err error
-	if p.json {
+	switch {
+	case p.json:
 		err = newJSONLines(p.out).write(publishedJSON{"published", position, answer.GetDuplicate(), line})
-	} else {
-		_, err = fmt.Fprintln(p.out, position)
+	case position != nil:
+		_, err = fmt.Fprintln(p.out, *position)
 	}
 	if err != nil {
 		return &outputError{err}

@@ -39,7 +39,8 @@ of a reader that standard output is piped to.
 Without --json each payload goes to standard output, followed by a newline, and
 notices go to standard error. With --json each frame and notice is one object on
 a line of standard output, with its type (subscribed, frame, caught_up, gap,
-progress, status, closed, closing) and its position.
+progress, status, closed, closing) and its position. An ephemeral frame has none,
+but "ephemeral": true.
 
 On a terminal control characters of payloads are shown as escapes, such as \x1b;
 files and pipes get every byte. While a long replay goes into a file or a pipe, a
@@ -215,7 +216,9 @@ func (p *framePrinter) remaining() uint64 {
 }
 
 func (p *framePrinter) printFrame(frame *fanfarev1.Frame) error {
-	p.moveTo(frame.GetPosition())
+	if !frame.GetEphemeral() {
+		p.moveTo(frame.GetPosition())
+	}
 	if p.json {
 		return p.display.jsonLines(p.out).write(newFrameJSON(frame))
 	}

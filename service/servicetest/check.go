@@ -24,11 +24,12 @@ var Checks = []Guarantee{
 	{"Once", "No subscriber got a position or a content twice, and no content stands at two positions.", once},
 	{"Resumable", "A subscription from a position went on after that position, or said that it cannot; a subscriber got every confirmed frame after its first position.", resumable},
 	{"Explicit", "Wherever a frame does not follow the subscriber's position, a Gap came between; every call that ended said why.", explicit},
+	{"Kept", "A confirmed ephemeral frame reached, once, after what its publisher sent before and before the ephemeral ones that it sent later, every subscription that was acknowledged before its publishing began and ran on to a later one, unless that was told EPHEMERAL_MAYBE_MISSED since.", kept},
 	{"Frugal", "No replica ever had more than one listener connection.", frugal},
 }
 
 // Unbroken is for runs in which the backlog holds every frame.
-var Unbroken = Guarantee{"Unbroken", "No subscriber was told of a gap.", unbroken}
+var Unbroken = Guarantee{"Unbroken", "No subscriber was told of a gap between durable frames.", unbroken}
 
 // Check reports every violation of the guarantees in a run, a few of each.
 func Check(t testing.TB, run Run, more ...Guarantee) {
@@ -61,10 +62,15 @@ type rowKey struct {
 	position backlog.Position
 }
 
+// eachFrame visits the durable frames.
 func eachFrame(run Run, visit func(s Subscriber, e Event)) {
+	eachEvent(run, SawFrame, visit)
+}
+
+func eachEvent(run Run, kind EventKind, visit func(s Subscriber, e Event)) {
 	for _, s := range run.Subscribers {
 		for _, e := range s.Events {
-			if e.Kind == SawFrame {
+			if e.Kind == kind {
 				visit(s, e)
 			}
 		}
@@ -73,20 +79,24 @@ func eachFrame(run Run, visit func(s Subscriber, e Event)) {
 
 func atomicity(run Run) []string {
 	var v violations
-	possible := map[frameKey]bool{}
+	possible := map[bool]map[frameKey]bool{false: {}, true: {}} // by Ephemeral
 	for _, p := range run.Publishes {
-		key := frameKey{p.Stream, p.Content}
-		possible[key] = possible[key] || p.Result == Confirmed || p.Result == Unknown
+		of, key := possible[p.Ephemeral], frameKey{p.Stream, p.Content}
+		of[key] = of[key] || p.Result == Confirmed || p.Result == Unknown
 	}
-	eachFrame(run, func(s Subscriber, e Event) {
-		stored, known := possible[frameKey{s.Stream, e.Content}]
-		switch {
-		case !known:
-			v.add("%s got frame %s of %s, which nobody published", s.Name, e.Position, s.Stream)
-		case !stored:
-			v.add("%s got frame %s of %s, which was refused or rolled back", s.Name, e.Position, s.Stream)
+	got := func(kind string, possible map[frameKey]bool) func(Subscriber, Event) {
+		return func(s Subscriber, e Event) {
+			stored, known := possible[frameKey{s.Stream, e.Content}]
+			switch {
+			case !known:
+				v.add("%s got %s frame %s of %s, which nobody published", s.Name, kind, e.Position, s.Stream)
+			case !stored:
+				v.add("%s got %s frame %s of %s, which was refused or rolled back", s.Name, kind, e.Position, s.Stream)
+			}
 		}
-	})
+	}
+	eachFrame(run, got("durable", possible[false]))
+	eachEvent(run, SawEphemeral, got("ephemeral", possible[true]))
 	return v
 }
 
@@ -110,26 +120,30 @@ func acked(run Run) []string {
 }
 
 // lastBegin is when what a subscriber must get began to count: its first
-// Subscribed, or its last Gap, which may skip frames.
+// Subscribed, or its last Gap that may skip frames.
 func lastBegin(s Subscriber) Tick {
 	var since Tick
 	for _, e := range s.Events {
-		if e.Kind == SawGap || e.Kind == SawSubscribed && since == 0 {
+		if e.isLoss() || e.Kind == SawSubscribed && since == 0 {
 			since = e.Tick
 		}
 	}
 	return since
 }
 
+// confirmed are the publishes of durable frames that were, by stream.
 func confirmed(run Run) map[backlog.StreamName][]Publish {
 	out := map[backlog.StreamName][]Publish{}
 	for _, p := range run.Publishes {
-		if p.Result == Confirmed {
+		if p.stored() {
 			out[p.Stream] = append(out[p.Stream], p)
 		}
 	}
 	return out
 }
+
+// stored reports whether it is known that the frame was stored.
+func (p *Publish) stored() bool { return p.Result == Confirmed && !p.Ephemeral }
 
 func contents(s Subscriber) map[Content]bool {
 	out := make(map[Content]bool, len(s.Events))
@@ -152,7 +166,7 @@ func once(run Run) []string {
 		at[key] = p
 	}
 	for _, p := range run.Publishes {
-		if p.Result == Confirmed {
+		if p.stored() {
 			stands(p.Publisher, p.Stream, p.Content, p.Position)
 		}
 	}
@@ -187,7 +201,7 @@ func unbroken(run Run) []string {
 	var v violations
 	for _, s := range run.Subscribers {
 		for _, e := range s.Events {
-			if e.Kind == SawGap {
+			if e.isLoss() {
 				v.add("%s of %s was told %s, to go on after %s", s.Name, s.Stream, e.Reason, e.Position)
 			}
 		}

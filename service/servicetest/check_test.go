@@ -17,7 +17,10 @@ func contentNumber(n uint64) Content { return Content{byte(n)} }
 // goodRun is a run with every kind of event and nothing wrong: five confirmed
 // frames, one whose outcome is unknown and which was stored as 6, one refused
 // (7) and one rolled back (8); a subscriber from the oldest that reconnects
-// after frame 3, and a live one that began before frame 4 was sent.
+// after frame 3, and a live one that began before frame 4 was sent. After frames
+// 3, 4 and 5 their publisher sent ephemeral ones (23, 24, 25), the first of them
+// while the one subscriber was away and the other was not there yet; one that was
+// refused (27).
 func goodRun() Run {
 	var run Run
 	for n := uint64(1); n <= 5; n++ {
@@ -25,14 +28,24 @@ func goodRun() Run {
 			Publisher: "p", Stream: testStream, Content: contentNumber(n),
 			Began: Tick(10 * n), Ended: Tick(10*n + 1), Result: Confirmed, Position: at(n),
 		})
+		if n >= 3 {
+			run.Publishes = append(run.Publishes, Publish{
+				Publisher: "p", Stream: testStream, Content: contentNumber(20 + n), Ephemeral: true,
+				Began: Tick(10*n + 3), Ended: Tick(10*n + 4), Result: Confirmed,
+			})
+		}
 	}
 	run.Publishes = append(run.Publishes,
 		Publish{Publisher: "q", Stream: testStream, Content: contentNumber(6), Began: 60},
 		Publish{Publisher: "q", Stream: testStream, Content: contentNumber(7), Began: 62, Ended: 63, Result: Refused},
 		Publish{Publisher: "q", Stream: testStream, Content: contentNumber(8), Began: 64, Ended: 65, Result: RolledBack},
+		Publish{Publisher: "q", Stream: testStream, Content: contentNumber(27), Ephemeral: true, Began: 66, Ended: 67, Result: Refused},
 	)
 	frame := func(tick Tick, n uint64) Event {
 		return Event{Tick: tick, Kind: SawFrame, Position: at(n), Content: contentNumber(n)}
+	}
+	ephemeral := func(tick Tick, n uint64) Event {
+		return Event{Tick: tick, Kind: SawEphemeral, Content: contentNumber(n)}
 	}
 	run.Subscribers = []Subscriber{
 		{Name: "oldest", Stream: testStream, Complete: true, Events: []Event{
@@ -42,11 +55,11 @@ func goodRun() Run {
 			frame(32, 3),
 			{Tick: 33, Kind: SawEnd, Explained: true},
 			{Tick: 34, Kind: SawSubscribed, Start: StartAfter, Asked: at(3), Position: at(3), Resumed: true},
-			frame(42, 4), frame(52, 5), frame(61, 6),
+			frame(42, 4), ephemeral(44, 24), frame(52, 5), ephemeral(54, 25), frame(61, 6),
 		}},
 		{Name: "live", Stream: testStream, Complete: true, Events: []Event{
 			{Tick: 35, Kind: SawSubscribed, Start: StartLive, Position: at(3)},
-			frame(43, 4), frame(53, 5), frame(62, 6),
+			frame(43, 4), ephemeral(44, 24), frame(53, 5), ephemeral(54, 25), frame(62, 6),
 		}},
 	}
 	run.Samples = []ListenerSample{{"a", 1}, {"b", 0}}
@@ -63,6 +76,7 @@ func TestAGoodRunViolatesNothing(t *testing.T) {
 
 // Each check detects its violation, and only checks that are meant to do.
 func TestEveryCheckDetectsItsViolation(t *testing.T) {
+	// Of live, 0 is Subscribed, 1, 3 and 5 are frames 4 to 6, 2 and 4 ephemeral.
 	oldest := func(r *Run) *[]Event { return &r.Subscribers[0].Events }
 	live := func(r *Run) *[]Event { return &r.Subscribers[1].Events }
 	for name, test := range map[string]struct {
@@ -82,10 +96,10 @@ func TestEveryCheckDetectsItsViolation(t *testing.T) {
 			(*live(r))[1].Content = contentNumber(99)
 		}, []string{"Atomic", "Acked", "Ordered", "Resumable"}},
 		"the last frame is lost": {func(r *Run) {
-			*live(r) = (*live(r))[:2] // frame 5 was confirmed
+			*live(r) = slices.Delete((*live(r))[:5], 3, 4) // frame 5 was confirmed
 		}, []string{"Acked", "Resumable"}},
 		"a frame in the middle is lost": {func(r *Run) {
-			*live(r) = slices.Delete(*live(r), 2, 3)
+			*live(r) = slices.Delete(*live(r), 3, 4)
 		}, []string{"Acked", "Resumable", "Explicit"}},
 		"a frame before the subscription is lost": {func(r *Run) {
 			*oldest(r) = slices.Delete(*oldest(r), 1, 3) // 1 and 2
@@ -98,8 +112,8 @@ func TestEveryCheckDetectsItsViolation(t *testing.T) {
 		}, []string{"Resumable", "Explicit"}},
 		"two frames are swapped": {func(r *Run) {
 			e := *live(r)
-			e[1], e[2] = e[2], e[1]
-		}, []string{"Ordered", "Explicit"}},
+			e[1], e[3] = e[3], e[1]
+		}, []string{"Ordered", "Explicit", "Kept"}}, // the ephemeral one is late, too
 		"a frame comes twice": {func(r *Run) {
 			*live(r) = slices.Insert(*live(r), 2, (*live(r))[1])
 		}, []string{"Ordered", "Once"}},
@@ -111,8 +125,10 @@ func TestEveryCheckDetectsItsViolation(t *testing.T) {
 			r.Subscribers[0].Complete = false
 		}, []string{"Once"}},
 		"two contents at one position": {func(r *Run) {
-			(*live(r))[3].Content = contentNumber(5)
-			*live(r) = slices.Delete(*live(r), 2, 3)
+			(*live(r))[5].Content = contentNumber(5)
+			*live(r) = slices.Delete(*live(r), 3, 5)
+			r.Publishes = slices.Delete(r.Publishes, 7, 8) // and no ephemeral frame after 5
+			*oldest(r) = slices.Delete(*oldest(r), 10, 11)
 		}, []string{"Ordered", "Once", "Explicit"}},
 		"a publisher's frames are numbered backwards": {func(r *Run) {
 			p := r.Publishes
@@ -130,6 +146,32 @@ func TestEveryCheckDetectsItsViolation(t *testing.T) {
 		"two listener connections": {func(r *Run) {
 			r.Samples[0].Connections = 2
 		}, []string{"Frugal"}},
+		"an ephemeral frame is lost": {func(r *Run) {
+			*live(r) = slices.Delete(*live(r), 2, 3)
+		}, []string{"Kept"}},
+		"an ephemeral frame is lost before a subscription ends": {func(r *Run) {
+			*live(r) = append(slices.Delete(*live(r), 2, 3), Event{Tick: 70, Kind: SawEnd, Explained: true})
+		}, []string{"Kept"}},
+		"an ephemeral frame is lost after it was told that others may be": {func(r *Run) {
+			*live(r) = slices.Insert(slices.Delete(*live(r), 2, 3), 1, ephemeralGap(36, 3))
+		}, []string{"Kept"}},
+		"an ephemeral frame comes twice": {func(r *Run) {
+			*live(r) = slices.Insert(*live(r), 3, (*live(r))[2])
+		}, []string{"Kept"}},
+		"ephemeral frames are swapped": {func(r *Run) {
+			e := *live(r)
+			*live(r) = append(e[:2:2], e[3], e[4], e[2], e[5])
+		}, []string{"Kept"}},
+		"an ephemeral frame is early": {func(r *Run) {
+			e := *live(r)
+			e[3], e[4] = e[4], e[3]
+		}, []string{"Kept"}},
+		"a refused ephemeral frame arrives": {func(r *Run) {
+			*live(r) = append(*live(r), Event{Tick: 70, Kind: SawEphemeral, Content: contentNumber(27)})
+		}, []string{"Atomic"}},
+		"an ephemeral frame nobody published": {func(r *Run) {
+			*live(r) = append(*live(r), Event{Tick: 70, Kind: SawEphemeral, Content: contentNumber(5)})
+		}, []string{"Atomic", "Kept"}}, // a durable frame was, which it stands in for
 		"a gap": {func(r *Run) {
 			*live(r) = slices.Insert(*live(r), 1, Event{Tick: 36, Kind: SawGap, Position: at(3), Reason: fanfarev1.GapReason_GAP_REASON_TRIMMED})
 		}, []string{"Unbroken"}},
@@ -150,6 +192,19 @@ func TestEveryCheckDetectsItsViolation(t *testing.T) {
 	}
 }
 
+// ephemeralGap tells that ephemeral frames may have been missed, after frame n.
+func ephemeralGap(tick Tick, n uint64) Event {
+	return Event{Tick: tick, Kind: SawGap, Position: at(n), Reason: fanfarev1.GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED}
+}
+
+// reconnect ends a subscription and resumes it after frame n.
+func reconnect(tick Tick, n uint64) []Event {
+	return []Event{
+		{Tick: tick, Kind: SawEnd, Explained: true},
+		{Tick: tick + 2, Kind: SawSubscribed, Start: StartAfter, Asked: at(n), Position: at(n), Resumed: true},
+	}
+}
+
 // A run may lose what was never promised.
 func TestWhatIsNotPromised(t *testing.T) {
 	for name, loosen := range map[string]func(r *Run){
@@ -166,11 +221,34 @@ func TestWhatIsNotPromised(t *testing.T) {
 		"frames that a gap announced": func(r *Run) {
 			r.Subscribers[1].Events = []Event{
 				{Tick: 35, Kind: SawSubscribed, Start: StartLive, Position: at(3)},
+				{Tick: 44, Kind: SawEphemeral, Content: contentNumber(24)},
+				{Tick: 54, Kind: SawEphemeral, Content: contentNumber(25)},
 				{Tick: 66, Kind: SawGap, Position: at(6)},
 			}
 		},
+		"ephemeral frames that may have been missed": func(r *Run) {
+			r.Subscribers[1].Events[2] = ephemeralGap(44, 4)
+		},
+		"an ephemeral frame that was under way when a subscription ended": func(r *Run) {
+			r.Subscribers[1].Events = slices.Replace(r.Subscribers[1].Events, 2, 3, reconnect(44, 4)...)
+		},
+		"an ephemeral frame that comes after durable ones that were read": func(r *Run) {
+			e := r.Subscribers[1].Events
+			e[2], e[3] = e[3], e[2]
+		},
+		"the last ephemeral frame": func(r *Run) {
+			r.Subscribers[1].Events = slices.Delete(r.Subscribers[1].Events, 4, 5)
+		},
+		"an ephemeral frame that comes once in each subscription": func(r *Run) {
+			e := r.Subscribers[1].Events
+			r.Subscribers[1].Events = slices.Insert(e, 3, append(reconnect(45, 4), e[2])...)
+		},
+		"an ephemeral frame that was sent again": func(r *Run) {
+			r.Publishes = append(r.Publishes, Publish{Publisher: "p", Stream: testStream, Content: contentNumber(25), Ephemeral: true, Began: 66})
+			r.Subscribers[1].Events = append(r.Subscribers[1].Events, Event{Tick: 67, Kind: SawEphemeral, Content: contentNumber(25)})
+		},
 		"a frame stored before a live subscription began": func(r *Run) {
-			r.Publishes[3].Began = 34
+			r.Publishes[4].Began = 34
 			r.Subscribers[1].Events[0].Position = at(4)
 			r.Subscribers[1].Events = slices.Delete(r.Subscribers[1].Events, 1, 2)
 		},

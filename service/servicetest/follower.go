@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -138,6 +139,10 @@ func (f *Follower) request() *fanfarev1.SubscribeRequest {
 
 func (f *Follower) take(request *fanfarev1.SubscribeRequest, response *fanfarev1.SubscribeResponse) {
 	for _, frame := range response.GetFrames() {
+		if frame.GetEphemeral() {
+			f.record(Event{Kind: SawEphemeral, Content: ContentOfReceived(frame)}, frame.GetPosition())
+			continue
+		}
 		f.record(Event{Kind: SawFrame, Content: ContentOfReceived(frame)}, frame.GetPosition())
 	}
 	switch n := response.GetNotice().(type) {
@@ -211,6 +216,13 @@ func (f *Follower) AwaitLast(ctx context.Context, last backlog.Position) error {
 	defer f.mu.Unlock()
 	f.complete = true
 	return nil
+}
+
+// AwaitEphemeral waits for an ephemeral frame.
+func (f *Follower) AwaitEphemeral(ctx context.Context, c Content) error {
+	return f.await(ctx, "an ephemeral frame", func() bool {
+		return slices.ContainsFunc(f.events, func(e Event) bool { return e.Kind == SawEphemeral && e.Content == c })
+	})
 }
 
 // await waits for a condition that is evaluated with mu held.

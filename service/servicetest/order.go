@@ -49,7 +49,7 @@ func agreement(run Run) []string {
 		holds[key] = c
 	}
 	for _, p := range run.Publishes {
-		if p.Result == Confirmed {
+		if p.stored() {
 			agree(p.Publisher, p.Stream, p.Position, p.Content)
 		}
 	}
@@ -73,7 +73,7 @@ func sendingOrder(run Run) []string {
 	var v violations
 	last := map[source]backlog.Position{}
 	for _, p := range run.Publishes {
-		if p.Result != Confirmed || p.Duplicate {
+		if !p.stored() || p.Duplicate {
 			continue
 		}
 		from := source{p.Publisher, p.Stream}
@@ -104,7 +104,7 @@ func resumes(s Subscriber) []string {
 		if e.Kind != SawSubscribed || e.Start != StartAfter {
 			continue
 		}
-		gapFollows := i+1 < len(s.Events) && s.Events[i+1].Kind == SawGap
+		gapFollows := i+1 < len(s.Events) && s.Events[i+1].isLoss()
 		// A connection may break before the Gap.
 		cut := i+1 == len(s.Events) || s.Events[i+1].Kind == SawEnd
 		switch {
@@ -127,7 +127,7 @@ func wholeRest(s Subscriber, published []Publish) []string {
 		return nil
 	}
 	for _, e := range s.Events {
-		if e.Kind == SawGap || e.Kind == SawClosed {
+		if e.isLoss() || e.Kind == SawClosed {
 			return nil
 		}
 	}

@@ -35,6 +35,7 @@ func (r *Recorder) Publishing(publisher string, f *fanfarev1.NewFrame) *Attempt 
 	p := &Publish{
 		Publisher: publisher,
 		Stream:    backlog.StreamName{Channel: f.GetChannel(), Scope: f.GetScope()},
+		Ephemeral: f.GetEphemeral(),
 		Content:   ContentOf(f),
 	}
 	r.mu.Lock()
@@ -44,7 +45,8 @@ func (r *Recorder) Publishing(publisher string, f *fanfarev1.NewFrame) *Attempt 
 	return &Attempt{recorder: r, publish: p}
 }
 
-// Confirmed records that the frame was stored.
+// Confirmed records that the frame was stored; an ephemeral one, which has no
+// position, that it was announced.
 func (a *Attempt) Confirmed(p backlog.Position, duplicate bool) {
 	a.end(Confirmed, p, duplicate)
 }

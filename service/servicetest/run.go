@@ -28,7 +28,7 @@ type Result uint8
 const (
 	// Unknown: it may have been stored. Also of a publish nobody was answered for.
 	Unknown Result = iota
-	// Confirmed: it was stored at Position.
+	// Confirmed: it was stored at Position or, if it is ephemeral, announced.
 	Confirmed
 	// Refused: nothing was stored.
 	Refused
@@ -42,13 +42,15 @@ type Publish struct {
 	// sent in the order of Began.
 	Publisher string
 	Stream    backlog.StreamName
+	// Ephemeral is true if it asked for an ephemeral frame.
+	Ephemeral bool
 	// Content is different for every frame of a run; attempts with one
 	// idempotency key share it.
 	Content Content
 	// Began is before it was sent, Ended after it was answered.
 	Began, Ended Tick
 	Result       Result
-	// Position and Duplicate are set if Result is Confirmed.
+	// Position and Duplicate are set if Result is Confirmed and it is not ephemeral.
 	Position  backlog.Position
 	Duplicate bool
 }
@@ -70,8 +72,10 @@ const (
 	// SawSubscribed: a connection begins. Asked and Start are what was asked for,
 	// Position is resume_after.
 	SawSubscribed EventKind = iota + 1
-	// SawFrame has Position and Content.
+	// SawFrame has Position and Content. It is a durable frame.
 	SawFrame
+	// SawEphemeral has Content.
+	SawEphemeral
 	// SawGap: Position is resume_after.
 	SawGap
 	// SawCaughtUp has Position.
@@ -98,6 +102,11 @@ type Event struct {
 	Reason fanfarev1.GapReason
 	// Explained is of SawEnd.
 	Explained bool
+}
+
+// isLoss reports whether the event says that durable frames are missing.
+func (e *Event) isLoss() bool {
+	return e.Kind == SawGap && e.Reason != fanfarev1.GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED
 }
 
 // StartKind is a form of start.

@@ -61,7 +61,9 @@ const (
 	// nothing was stored.
 	ErrorReason_ERROR_REASON_PARTLY_DUPLICATE ErrorReason = 9
 	// RESOURCE_EXHAUSTED: the subscriber took nothing for the write timeout while
-	// frames waited. Resume with the last position, read faster.
+	// frames waited, or was so far behind that ephemeral frames had to be dropped
+	// before it took them. Metadata "position" has its position. Resume with the
+	// last position, read faster; ephemeral frames not received are missed.
 	ErrorReason_ERROR_REASON_SLOW_SUBSCRIBER ErrorReason = 10
 	// UNAVAILABLE: the server is going away. Resume with the last position on
 	// another replica.
@@ -163,7 +165,9 @@ const (
 	GapReason_GAP_REASON_EPOCH_CHANGED GapReason = 2
 	// The position is ahead of the stream's head: the store lost commits.
 	GapReason_GAP_REASON_AHEAD GapReason = 3
-	// Ephemeral frames may have been missed. No durable frame was.
+	// Ephemeral frames may have been missed here: the server did not hear of new
+	// frames for a while. No durable frame was missed, and the position stays.
+	// Only subscriptions of streams that have carried ephemeral frames are told.
 	GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED GapReason = 4
 )
 
@@ -272,7 +276,7 @@ func (x *Position) GetSequence() uint64 {
 // Frame is a published frame.
 type Frame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where the frame stands in its stream.
+	// Where the frame stands in its stream. Absent if it is ephemeral.
 	Position *Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	// The published bytes, unchanged; may be empty. At most the server's
 	// max_frame_bytes (1 MiB by default).
@@ -283,9 +287,12 @@ type Frame struct {
 	EventType string `protobuf:"bytes,4,opt,name=event_type,json=eventType,proto3" json:"event_type,omitempty"`
 	// The publisher's headers.
 	Headers map[string]string `protobuf:"bytes,5,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// When the frame was numbered, by the store's clock. Order is by position
-	// alone.
-	Created       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created,proto3" json:"created,omitempty"`
+	// When the frame was numbered or, if it is ephemeral, published, by the store's
+	// clock. Order is by position and delivery alone.
+	Created *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created,proto3" json:"created,omitempty"`
+	// True if the frame is not stored. It leaves the client's position as it is,
+	// and cannot be had again.
+	Ephemeral     bool `protobuf:"varint,7,opt,name=ephemeral,proto3" json:"ephemeral,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -362,6 +369,13 @@ func (x *Frame) GetCreated() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Frame) GetEphemeral() bool {
+	if x != nil {
+		return x.Ephemeral
+	}
+	return false
+}
+
 // NewFrame is a frame to publish.
 type NewFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -392,6 +406,15 @@ type NewFrame struct {
 	// If set, the head's position must also have this epoch. Only together with
 	// expected_sequence.
 	ExpectedEpoch *uint64 `protobuf:"fixed64,9,opt,name=expected_epoch,json=expectedEpoch,proto3,oneof" json:"expected_epoch,omitempty"`
+	// If true, the frame is announced and not stored: it has no position, the
+	// stream's head stays, and no replay has it. Once Publish has answered, every
+	// subscription that was acknowledged before the request was sent gets it once,
+	// or is told Gap with reason EPHEMERAL_MAYBE_MISSED, or ends with a status that
+	// says why. With nobody subscribed it reaches nobody, which is no error. A
+	// closed stream is reopened, as by a durable frame. Not together with
+	// idempotency_key, expected_sequence or expected_epoch: a retry may deliver the
+	// frame twice.
+	Ephemeral     bool `protobuf:"varint,10,opt,name=ephemeral,proto3" json:"ephemeral,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -489,6 +512,13 @@ func (x *NewFrame) GetExpectedEpoch() uint64 {
 	return 0
 }
 
+func (x *NewFrame) GetEphemeral() bool {
+	if x != nil {
+		return x.Ephemeral
+	}
+	return false
+}
+
 // PublishRequest is the request of Publish.
 type PublishRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -538,7 +568,8 @@ func (x *PublishRequest) GetFrame() *NewFrame {
 // PublishResponse is the answer of Publish.
 type PublishResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The frame's position; of a duplicate, that of the frame stored first.
+	// The frame's position; of a duplicate, that of the frame stored first. Absent
+	// if the frame is ephemeral.
 	Position *Position `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	// True if the idempotency key was known and nothing was stored.
 	Duplicate     bool `protobuf:"varint,2,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
@@ -822,7 +853,7 @@ type isPublishStreamResponse_Outcome interface {
 }
 
 type PublishStreamResponse_Published struct {
-	// The frame was stored, or was a duplicate.
+	// The frame was stored, was a duplicate, or is ephemeral and was announced.
 	Published *PublishResponse `protobuf:"bytes,2,opt,name=published,proto3,oneof"`
 }
 
@@ -1073,7 +1104,8 @@ func (*SubscribeRequest_Last) isSubscribeRequest_Start() {}
 // that has neither: it is of a newer server.
 type SubscribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Frames, contiguous and in order.
+	// Frames in order. The durable ones are contiguous; ephemeral ones stand among
+	// them, none before what it was published after.
 	Frames []*Frame `protobuf:"bytes,1,rep,name=frames,proto3" json:"frames,omitempty"`
 	// What else a subscriber must know.
 	//
@@ -1329,7 +1361,8 @@ func (x *Subscribed) GetResumed() bool {
 }
 
 // CaughtUp says that all frames stored before the subscription began have been
-// sent. Sent once after Subscribed or after a Gap.
+// sent. Sent once after Subscribed or after a Gap, except one with reason
+// EPHEMERAL_MAYBE_MISSED.
 type CaughtUp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The last position sent, or where delivery began if there was none.
@@ -1381,13 +1414,15 @@ type Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why.
 	Reason GapReason `protobuf:"varint,1,opt,name=reason,proto3,enum=fanfare.v1.GapReason" json:"reason,omitempty"`
-	// The position that could not be resumed from.
+	// The position that could not be resumed from; the client's position if only
+	// ephemeral frames may have been missed.
 	Requested *Position `protobuf:"bytes,2,opt,name=requested,proto3" json:"requested,omitempty"`
 	// The oldest sequence that can be replayed.
 	Oldest uint64 `protobuf:"varint,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
 	// The stream's newest position.
 	Head *Position `protobuf:"bytes,4,opt,name=head,proto3" json:"head,omitempty"`
-	// The client's new position.
+	// The client's new position; with reason EPHEMERAL_MAYBE_MISSED the same as
+	// requested.
 	ResumeAfter   *Position `protobuf:"bytes,5,opt,name=resume_after,json=resumeAfter,proto3" json:"resume_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2716,7 +2751,7 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"fanfare.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"<\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x1a\n" +
-	"\bsequence\x18\x02 \x01(\x04R\bsequence\"\xc1\x02\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\"\xdf\x02\n" +
 	"\x05Frame\x120\n" +
 	"\bposition\x18\x01 \x01(\v2\x14.fanfare.v1.PositionR\bposition\x12\x18\n" +
 	"\apayload\x18\x02 \x01(\fR\apayload\x12!\n" +
@@ -2724,10 +2759,11 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\n" +
 	"event_type\x18\x04 \x01(\tR\teventType\x128\n" +
 	"\aheaders\x18\x05 \x03(\v2\x1e.fanfare.v1.Frame.HeadersEntryR\aheaders\x124\n" +
-	"\acreated\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x1a:\n" +
+	"\acreated\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12\x1c\n" +
+	"\tephemeral\x18\a \x01(\bR\tephemeral\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbf\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdd\x03\n" +
 	"\bNewFrame\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x18\n" +
@@ -2738,7 +2774,9 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\aheaders\x18\x06 \x03(\v2!.fanfare.v1.NewFrame.HeadersEntryR\aheaders\x12'\n" +
 	"\x0fidempotency_key\x18\a \x01(\tR\x0eidempotencyKey\x120\n" +
 	"\x11expected_sequence\x18\b \x01(\x04H\x00R\x10expectedSequence\x88\x01\x01\x12*\n" +
-	"\x0eexpected_epoch\x18\t \x01(\x06H\x01R\rexpectedEpoch\x88\x01\x01\x1a:\n" +
+	"\x0eexpected_epoch\x18\t \x01(\x06H\x01R\rexpectedEpoch\x88\x01\x01\x12\x1c\n" +
+	"\tephemeral\x18\n" +
+	" \x01(\bR\tephemeral\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x14\n" +

@@ -45,35 +45,43 @@ const (
 // and close. Names are compared byte by byte. A stream exists from its first
 // frame on; subscribing to one that does not exist yet is normal.
 //
+// A frame is durable, which is stored and has a position, or ephemeral, which is
+// neither: it reaches those who are subscribed, and no replay has it. Both are
+// published by the same calls. Ephemeral frames of a stream keep their order, and
+// none comes before a durable one that was committed before it. It comes before
+// those committed after it, too, except where a server had to read them from the
+// store: after an outage, during a replay, or because they are large.
+//
 // Errors are canonical codes with a google.rpc.ErrorInfo (domain
 // "fanfare.dev", reason: a name of ErrorReason without its prefix), with
 // RetryInfo where retrying helps and BadRequest for fields outside their
 // limits.
 type FanfareServiceClient interface {
 	// Publish stores one frame and announces it, in one transaction, and answers
-	// after the commit.
+	// after the commit. An ephemeral frame is announced only.
 	//
 	// INVALID_ARGUMENT: a field is outside its limit. ALREADY_EXISTS: the
 	// idempotency key was used for another content. ABORTED: the stream's head is
 	// not the expected one. RESOURCE_EXHAUSTED: a queue or the store's disk is
 	// full. UNAVAILABLE: the store is not available. In all these cases nothing was
-	// stored. UNKNOWN, reason
-	// OUTCOME_UNKNOWN: it may have been.
+	// stored or announced. UNKNOWN, reason OUTCOME_UNKNOWN: it may have been.
 	Publish(ctx context.Context, in *PublishRequest, opts ...grpc.CallOption) (*PublishResponse, error)
-	// PublishBatch stores many frames, of any streams, all or nothing, in one
+	// PublishBatch publishes many frames, of any streams, all or nothing, in one
 	// transaction. Frames of one stream keep their order in the request.
 	//
 	// Codes as for Publish; FAILED_PRECONDITION, reason PARTLY_DUPLICATE: some
-	// frames were published before and others were not.
+	// durable frames were published before and others were not. If all of them
+	// were, the batch's ephemeral frames are not announced again either.
 	PublishBatch(ctx context.Context, in *PublishBatchRequest, opts ...grpc.CallOption) (*PublishBatchResponse, error)
 	// PublishStream publishes many frames without waiting for each. Every request
 	// is answered by one response with the same number. Frames of one stream are
-	// stored in the order of the requests; answers of different streams come in
+	// published in the order of the requests; answers of different streams come in
 	// any order. An error of one frame is in its answer and ends nothing. When
 	// the client half-closes, the call ends OK after the last answer.
 	PublishStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PublishStreamRequest, PublishStreamResponse], error)
 	// Subscribe delivers a stream: first what the backlog holds after the start,
-	// then frames as they commit, in order, each once. The first response is
+	// then frames as they commit, in order, each once. Ephemeral frames that commit
+	// during the replay come after it. The first response is
 	// always Subscribed; it is sent only when frames that commit from then on
 	// reach this subscription. The call goes on until the client cancels it, the
 	// stream is closed (Closed, then OK) or the server ends it (a status that
@@ -82,10 +90,11 @@ type FanfareServiceClient interface {
 	// INVALID_ARGUMENT: a field is outside its limit. UNAVAILABLE: the listener
 	// or the store is not available, or the server is draining.
 	// RESOURCE_EXHAUSTED, reason SLOW_SUBSCRIBER: frames waited and none was
-	// taken for too long.
+	// taken for too long, or so many came that ephemeral ones had to be dropped.
 	Subscribe(ctx context.Context, in *SubscribeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SubscribeResponse], error)
 	// ReadFrames returns a page of a stream's backlog without subscribing, at
-	// most 1 MiB of frames or one frame. INVALID_ARGUMENT, UNAVAILABLE.
+	// most 1 MiB of frames or one frame; ephemeral ones are never among them.
+	// INVALID_ARGUMENT, UNAVAILABLE.
 	ReadFrames(ctx context.Context, in *ReadFramesRequest, opts ...grpc.CallOption) (*ReadFramesResponse, error)
 	// GetStream describes one stream. NOT_FOUND, reason STREAM_NOT_FOUND: nothing
 	// was ever published to it, or it was removed after its retention.
@@ -252,35 +261,43 @@ func (c *fanfareServiceClient) SetPolicy(ctx context.Context, in *SetPolicyReque
 // and close. Names are compared byte by byte. A stream exists from its first
 // frame on; subscribing to one that does not exist yet is normal.
 //
+// A frame is durable, which is stored and has a position, or ephemeral, which is
+// neither: it reaches those who are subscribed, and no replay has it. Both are
+// published by the same calls. Ephemeral frames of a stream keep their order, and
+// none comes before a durable one that was committed before it. It comes before
+// those committed after it, too, except where a server had to read them from the
+// store: after an outage, during a replay, or because they are large.
+//
 // Errors are canonical codes with a google.rpc.ErrorInfo (domain
 // "fanfare.dev", reason: a name of ErrorReason without its prefix), with
 // RetryInfo where retrying helps and BadRequest for fields outside their
 // limits.
 type FanfareServiceServer interface {
 	// Publish stores one frame and announces it, in one transaction, and answers
-	// after the commit.
+	// after the commit. An ephemeral frame is announced only.
 	//
 	// INVALID_ARGUMENT: a field is outside its limit. ALREADY_EXISTS: the
 	// idempotency key was used for another content. ABORTED: the stream's head is
 	// not the expected one. RESOURCE_EXHAUSTED: a queue or the store's disk is
 	// full. UNAVAILABLE: the store is not available. In all these cases nothing was
-	// stored. UNKNOWN, reason
-	// OUTCOME_UNKNOWN: it may have been.
+	// stored or announced. UNKNOWN, reason OUTCOME_UNKNOWN: it may have been.
 	Publish(context.Context, *PublishRequest) (*PublishResponse, error)
-	// PublishBatch stores many frames, of any streams, all or nothing, in one
+	// PublishBatch publishes many frames, of any streams, all or nothing, in one
 	// transaction. Frames of one stream keep their order in the request.
 	//
 	// Codes as for Publish; FAILED_PRECONDITION, reason PARTLY_DUPLICATE: some
-	// frames were published before and others were not.
+	// durable frames were published before and others were not. If all of them
+	// were, the batch's ephemeral frames are not announced again either.
 	PublishBatch(context.Context, *PublishBatchRequest) (*PublishBatchResponse, error)
 	// PublishStream publishes many frames without waiting for each. Every request
 	// is answered by one response with the same number. Frames of one stream are
-	// stored in the order of the requests; answers of different streams come in
+	// published in the order of the requests; answers of different streams come in
 	// any order. An error of one frame is in its answer and ends nothing. When
 	// the client half-closes, the call ends OK after the last answer.
 	PublishStream(grpc.BidiStreamingServer[PublishStreamRequest, PublishStreamResponse]) error
 	// Subscribe delivers a stream: first what the backlog holds after the start,
-	// then frames as they commit, in order, each once. The first response is
+	// then frames as they commit, in order, each once. Ephemeral frames that commit
+	// during the replay come after it. The first response is
 	// always Subscribed; it is sent only when frames that commit from then on
 	// reach this subscription. The call goes on until the client cancels it, the
 	// stream is closed (Closed, then OK) or the server ends it (a status that
@@ -289,10 +306,11 @@ type FanfareServiceServer interface {
 	// INVALID_ARGUMENT: a field is outside its limit. UNAVAILABLE: the listener
 	// or the store is not available, or the server is draining.
 	// RESOURCE_EXHAUSTED, reason SLOW_SUBSCRIBER: frames waited and none was
-	// taken for too long.
+	// taken for too long, or so many came that ephemeral ones had to be dropped.
 	Subscribe(*SubscribeRequest, grpc.ServerStreamingServer[SubscribeResponse]) error
 	// ReadFrames returns a page of a stream's backlog without subscribing, at
-	// most 1 MiB of frames or one frame. INVALID_ARGUMENT, UNAVAILABLE.
+	// most 1 MiB of frames or one frame; ephemeral ones are never among them.
+	// INVALID_ARGUMENT, UNAVAILABLE.
 	ReadFrames(context.Context, *ReadFramesRequest) (*ReadFramesResponse, error)
 	// GetStream describes one stream. NOT_FOUND, reason STREAM_NOT_FOUND: nothing
 	// was ever published to it, or it was removed after its retention.

@@ -1,0 +1,545 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/servicetest"
+)
+
+// ephemeral is an ephemeral frame of a stream.
+func ephemeral(s backlog.StreamName, payload string) *fanfarev1.NewFrame {
+	f := newFrame(s, payload)
+	f.Ephemeral = true
+	return f
+}
+
+// announce publishes an ephemeral frame.
+func announce(t testing.TB, r *servicetest.Replica, f *fanfarev1.NewFrame) {
+	t.Helper()
+	f.Ephemeral = true
+	if p := publish(t, r, f); p != nil {
+		t.Errorf("an ephemeral frame is answered with the position %v", p)
+	}
+}
+
+// shown is a frame as tests compare it: payload, and whether it is ephemeral.
+func shown(t testing.TB, frames []*fanfarev1.Frame) []string {
+	t.Helper()
+	var out []string
+	for _, f := range frames {
+		kind := "durable "
+		if f.GetEphemeral() {
+			kind = "ephemeral "
+		}
+		if f.GetEphemeral() == (f.GetPosition() != nil) {
+			t.Errorf("a %sframe has the position %v", kind, f.GetPosition())
+		}
+		if !f.GetCreated().IsValid() || f.GetCreated().AsTime().Year() < 2000 {
+			t.Errorf("a %sframe was created %v", kind, f.GetCreated())
+		}
+		out = append(out, kind+shorten(string(f.GetPayload())))
+	}
+	return out
+}
+
+// Ephemeral frames come live, once each, equal ones too, in order with durable
+// frames of their stream, by every way of publishing; they are never part of a
+// position, and nobody gets them later.
+func TestEphemeralFrames(t *testing.T) {
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("ephemeral", "live")
+		readers := []*reader{subscribe(t, w.a, live(s)), subscribe(t, w.b, fromOldest(s))}
+
+		announce(t, w.a, newFrame(s, "before all"))
+		for _, r := range readers {
+			// The beginning of a stream is read from the store, which may overtake what is
+			// announced.
+			if got := shown(t, r.take(1)); got[0] != "ephemeral before all" {
+				t.Errorf("got %q", got)
+			}
+		}
+		first := publish(t, w.a, newFrame(s, "one"))
+		for range 2 {
+			whole := newFrame(s, "same")
+			whole.ContentType, whole.EventType, whole.Headers = "text/plain", "typing", map[string]string{"a": "1"}
+			announce(t, w.a, whole)
+		}
+		batch := []*fanfarev1.NewFrame{ephemeral(s, "in a batch"), newFrame(s, "two"), ephemeral(s, "in a batch"), ephemeral(s, "")}
+		answer, err := w.a.Client.PublishBatch(t.Context(), &fanfarev1.PublishBatchRequest{Frames: batch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, result := range answer.GetResults() {
+			if (result.GetPosition() == nil) != batch[i].GetEphemeral() || result.GetDuplicate() {
+				t.Errorf("frame %d of the batch: %v", i, result)
+			}
+		}
+		if got := answer.GetResults()[1].GetPosition().GetSequence(); got != 2 {
+			t.Errorf("the second durable frame has sequence %d", got)
+		}
+		last := publish(t, w.a, newFrame(s, "three"))
+
+		want := []string{
+			"durable one", "ephemeral same", "ephemeral same",
+			"ephemeral in a batch", "durable two", "ephemeral in a batch", "ephemeral ", "durable three",
+		}
+		for i, r := range readers {
+			frames := r.take(len(want))
+			if got := shown(t, frames); !slices.Equal(got, want) {
+				t.Errorf("reader %d got\n%q, want\n%q", i, got, want)
+			}
+			same := frames[1]
+			if same.GetContentType() != "text/plain" || same.GetEventType() != "typing" || same.GetHeaders()["a"] != "1" {
+				t.Errorf("reader %d got %v", i, same)
+			}
+		}
+		neverAgain(t, w, s, first, []string{"durable one", "durable two", "durable three"}, last)
+	})
+}
+
+// neverAgain checks that nobody gets ephemeral frames of a stream afterwards.
+func neverAgain(t *testing.T, w *world, s backlog.StreamName, first *fanfarev1.Position, durable []string, last *fanfarev1.Position) {
+	t.Helper()
+	page, err := w.b.Client.ReadFrames(t.Context(), &fanfarev1.ReadFramesRequest{Channel: s.Channel, Scope: s.Scope})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(t, page.GetFrames()); !slices.Equal(got, durable) || page.GetHead().GetSequence() != last.GetSequence() {
+		t.Errorf("ReadFrames returned %q, head %v", got, page.GetHead())
+	}
+	for name, request := range map[string]*fanfarev1.SubscribeRequest{"oldest": fromOldest(s), "resumed": after(s, first)} {
+		late := subscribe(t, w.b, request)
+		late.untilCaughtUp()
+		n := len(durable)
+		if name == "resumed" {
+			n--
+		}
+		if got := shown(t, late.frames); !slices.Equal(got, durable[len(durable)-n:]) {
+			t.Errorf("%s: a later subscription got %q", name, got)
+		}
+		late.frames = nil
+		late.silent("marker", func() { announce(t, w.a, newFrame(s, "marker")) })
+	}
+}
+
+// A stream that has carried nothing else exists, with head 0; its first durable
+// frame is number 1.
+func TestStreamOfEphemeralFrames(t *testing.T) {
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("ephemeral", "only")
+		// A replica that is behind may have to deliver it to who comes then.
+		witness := subscribe(t, w.b, fromOldest(s))
+		announce(t, w.a, newFrame(s, "too early"))
+		witness.take(1)
+		r := subscribe(t, w.b, fromOldest(s))
+		if n := r.subscribed; n.GetHead().GetSequence() != 0 || n.GetResumeAfter().GetSequence() != 0 {
+			t.Errorf("subscribed: %v", n)
+		}
+		announce(t, w.a, newFrame(s, "now"))
+		if got := shown(t, r.take(1)); got[0] != "ephemeral now" {
+			t.Errorf("got %q", got)
+		}
+		answer, err := w.b.Client.GetStream(t.Context(), &fanfarev1.GetStreamRequest{Channel: s.Channel, Scope: s.Scope})
+		if err != nil || answer.GetStream().GetHead().GetSequence() != 0 || answer.GetStream().GetClosed() {
+			t.Errorf("the stream is %v, %v", answer, err)
+		}
+		if p := publish(t, w.a, newFrame(s, "durable")); p.GetSequence() != 1 {
+			t.Errorf("the first durable frame is %v", p)
+		}
+		if got := shown(t, r.take(1)); got[0] != "durable durable" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// A pipeline's frames of both kinds are answered by their numbers, and come in
+// the order in which they were sent.
+func TestEphemeralFramesOfAPipeline(t *testing.T) {
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("ephemeral", "pipeline")
+		// What a read must explain first, as the beginning of a stream, is held within
+		// bounds.
+		publish(t, w.a, newFrame(s, "the stream exists"))
+		r := subscribe(t, w.b, live(s))
+		call, err := w.a.Client.PublishStream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const n = 300
+		var want []string
+		for i := range n {
+			f := newFrame(s, numbered(i))
+			if f.Ephemeral = i%3 != 0; f.Ephemeral {
+				want = append(want, "ephemeral "+numbered(i))
+			} else {
+				want = append(want, "durable "+numbered(i))
+			}
+			if err := call.Send(&fanfarev1.PublishStreamRequest{Number: uint64(i), Frame: f}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		refused := ephemeral(s, "refused")
+		refused.IdempotencyKey = "k"
+		if err := call.Send(&fanfarev1.PublishStreamRequest{Number: n, Frame: refused}); err != nil {
+			t.Fatal(err)
+		}
+		for range n + 1 {
+			answer, err := call.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			number := answer.GetNumber()
+			switch {
+			case number == n:
+				if answer.GetError().GetField() != "frame.idempotency_key" {
+					t.Errorf("an ephemeral frame with a key: %v", answer)
+				}
+			case answer.GetPublished() == nil || (answer.GetPublished().GetPosition() == nil) != (number%3 != 0):
+				t.Errorf("answer %d: %v", number, answer)
+			}
+		}
+		if got := shown(t, r.take(n)); !slices.Equal(got, want) {
+			t.Errorf("got\n%q, want\n%q", got, want)
+		}
+	})
+}
+
+// Those of an application's transaction come if it commits, equal ones each.
+func TestEphemeralFramesOfATransaction(t *testing.T) {
+	servicetest.OnEachStore(t, servicetest.Needs{servicetest.SQL}, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("ephemeral", "transaction")
+		publish(t, w.a, newFrame(s, "before"))
+		r := subscribe(t, w.b, live(s))
+		conn := w.sql()
+		for _, step := range []string{
+			"begin", "select fanfare.publish_ephemeral('ephemeral', 'transaction', 'undone')", "rollback",
+			"begin", "select fanfare.publish('ephemeral', 'transaction', 'stored')",
+			"select fanfare.publish_ephemeral('ephemeral', 'transaction', 'same')",
+			"select fanfare.publish_ephemeral('ephemeral', 'transaction', 'same')", "commit",
+		} {
+			w.exec(conn, step)
+		}
+		if got := shown(t, r.take(3)); !slices.Equal(got, []string{"durable stored", "ephemeral same", "ephemeral same"}) {
+			t.Errorf("got %q", got)
+		}
+		r.silent("marker", func() { announce(t, w.a, newFrame(s, "marker")) })
+	})
+}
+
+// An ephemeral frame that is published during a replay comes after it, with its
+// neighbours, once.
+func TestEphemeralFramesDuringAReplay(t *testing.T) {
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("ephemeral", "replay")
+		const n = 2000
+		publishMany(t, w.a, s, n, func(i int) string { return fmt.Sprintf("%04d", i) + strings.Repeat("x", 4000) })
+		r := subscribe(t, w.b, fromOldest(s))
+		r.take(100) // and stalls
+		var want []string
+		for i := range 20 {
+			announce(t, w.a, newFrame(s, "e"+numbered(i)))
+			publish(t, w.a, newFrame(s, "d"+numbered(i)))
+			want = append(want, "ephemeral e"+numbered(i), "durable d"+numbered(i))
+		}
+		for i, f := range r.take(n - 100) {
+			if f.GetEphemeral() {
+				t.Fatalf("frame %d of the replay is ephemeral: %q", i, shorten(string(f.GetPayload())))
+			}
+		}
+		if got := shown(t, r.take(len(want))); !slices.Equal(got, want) {
+			t.Errorf("after the replay came\n%q, want\n%q", got, want)
+		}
+		r.silent("marker", func() { announce(t, w.a, newFrame(s, "marker")) })
+	})
+}
+
+// Frames of the largest size arrive unchanged, whatever carries them, in order
+// with small ones and durable ones.
+func TestLargeEphemeralFrames(t *testing.T) {
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("ephemeral", "large")
+		r := subscribe(t, w.b, live(s))
+		payload := make([]byte, backlog.DefaultMaxFrameBytes)
+		for i := range payload {
+			payload[i] = byte(i * 7)
+		}
+		for _, f := range []*fanfarev1.NewFrame{
+			ephemeral(s, "small"), ephemeral(s, string(payload)), newFrame(s, string(payload)), ephemeral(s, strings.Repeat("äß\t\n", 5000)), ephemeral(s, "small"),
+		} {
+			publish(t, w.a, f)
+			got := r.take(1)[0]
+			if !bytes.Equal(got.GetPayload(), f.GetPayload()) || got.GetEphemeral() != f.GetEphemeral() {
+				t.Errorf("%d bytes arrived as %d, ephemeral: %t", len(f.GetPayload()), len(got.GetPayload()), got.GetEphemeral())
+			}
+		}
+	})
+}
+
+// A subscriber that does not take ephemeral frames is ended with the reason and
+// its position, and nothing that it got was thinned; one that reads gets all.
+func TestSlowSubscriberOfEphemeralFrames(t *testing.T) {
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db, func(c *servicetest.Config) { c.Hub.TailFrames = 100 })
+		s := stream("ephemeral", "slow")
+		at := publish(t, w.a, newFrame(s, "durable"))
+		slow, quick := subscribe(t, w.b, fromOldest(s)), subscribe(t, w.b, fromOldest(s))
+		quick.take(1)
+		slow.take(1)
+		const n = 200
+		filler := strings.Repeat("x", 100_000) // more than a transport takes unread
+		var reading errgroup.Group
+		reading.Go(func() error {
+			for i := 0; i < n; {
+				if err := quick.recv(); err != nil {
+					return fmt.Errorf("after %d frames: %w", i, err)
+				}
+				for ; i < n && i < len(quick.frames); i++ {
+					if got := string(quick.frames[i].GetPayload()); got != numbered(i)+filler {
+						return fmt.Errorf("frame %d is %q", i, shorten(got))
+					}
+				}
+			}
+			return nil
+		})
+		for i := range n {
+			announce(t, w.a, newFrame(s, numbered(i)+filler))
+		}
+		if err := reading.Wait(); err != nil {
+			t.Error(err)
+		}
+		var err error
+		for err == nil {
+			err = slow.recv()
+		}
+		info := infoOf(err)
+		if status.Code(err) != codes.ResourceExhausted || info.GetReason() != "SLOW_SUBSCRIBER" || info.GetMetadata()["position"] != position(at).String() {
+			t.Errorf("the slow subscriber was ended with %v, %v", err, info)
+		}
+		for i, f := range slow.frames {
+			if got := string(f.GetPayload()); got != numbered(i)+filler {
+				t.Fatalf("frame %d is %q", i, shorten(got))
+			}
+		}
+		if len(slow.frames) == n {
+			t.Error("it got everything: nothing was tested")
+		}
+		again := subscribe(t, w.b, after(s, at))
+		again.silent("marker", func() { announce(t, w.a, newFrame(s, "marker")) })
+	})
+}
+
+// infoOf is the ErrorInfo of an error; nil if it has none.
+func infoOf(err error) *errdetails.ErrorInfo {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info
+		}
+	}
+	return nil
+}
+
+// Whoever may have missed ephemeral frames is told so, where they would have been;
+// subscriptions of streams that carry none are told that it listens again, and
+// nothing else.
+func TestEphemeralFramesMayBeMissed(t *testing.T) {
+	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Outages, servicetest.SQL}, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		carries, durable := stream("missed", "carries"), stream("missed", "durable")
+		var at *fanfarev1.Position
+		var told, others []*reader
+		for _, r := range []*servicetest.Replica{w.a, w.b} {
+			told = append(told, subscribe(t, r, fromOldest(carries)))
+			others = append(others, subscribe(t, r, fromOldest(durable)))
+		}
+		announce(t, w.a, newFrame(carries, "ephemeral"))
+		at = publish(t, w.a, newFrame(carries, "durable"))
+		publish(t, w.a, newFrame(durable, "durable"))
+		for i := range told {
+			told[i].take(2)
+			others[i].take(1)
+		}
+		if n := w.killListeners(w.sql()); n != 2 {
+			t.Fatalf("%d listeners were killed", n)
+		}
+		listening := func(m *fanfarev1.SubscribeResponse) bool { return m.GetStatus().GetListening() }
+		for _, r := range told {
+			gap := r.untilGap()
+			if gap.GetReason() != fanfarev1.GapReason_GAP_REASON_EPHEMERAL_MAYBE_MISSED ||
+				position(gap.GetResumeAfter()) != position(at) || position(gap.GetRequested()) != position(at) || position(gap.GetHead()) != position(at) {
+				t.Errorf("told %v, the position is %v", gap, at)
+			}
+		}
+		for _, r := range others {
+			r.until("listening again", listening)
+		}
+		// The marker is behind whatever else they are told.
+		publish(t, w.a, newFrame(carries, "marker"))
+		publish(t, w.a, newFrame(durable, "marker"))
+		gaps := func(r *reader) (n int) {
+			for _, m := range r.notices {
+				if m.GetGap() != nil {
+					n++
+				}
+			}
+			return n
+		}
+		for i := range told {
+			if got := told[i].payloads(1)[0]; got != "marker" || gaps(told[i]) != 1 {
+				t.Errorf("got %q, %d gaps", got, gaps(told[i]))
+			}
+			if got := others[i].payloads(1)[0]; got != "marker" || gaps(others[i]) != 0 {
+				t.Errorf("a stream without ephemeral frames got %q, %d gaps", got, gaps(others[i]))
+			}
+		}
+	})
+}
+
+// The ephemeral frames before a close come before Closed. The next one opens the
+// stream again, as a durable one does.
+func TestEphemeralFramesAndClose(t *testing.T) {
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		s := stream("ephemeral", "close")
+		old := publish(t, w.a, newFrame(s, "one"))
+		r := subscribe(t, w.b, live(s))
+		announce(t, w.a, newFrame(s, "last words"))
+		if _, err := w.a.Client.CloseStream(t.Context(), &fanfarev1.CloseStreamRequest{Channel: s.Channel, Scope: s.Scope}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.untilEnd(); err != io.EOF {
+			t.Errorf("the call ended with %v", err)
+		}
+		if got := shown(t, r.frames); !slices.Equal(got, []string{"ephemeral last words"}) {
+			t.Errorf("before the close came %q", got)
+		}
+		if closed := r.notices[len(r.notices)-1].GetClosed(); position(closed.GetLast()) != position(old) {
+			t.Errorf("closed: %v, the last position is %v", closed, old)
+		}
+
+		next := subscribe(t, w.b, fromOldest(s))
+		announce(t, w.a, newFrame(s, "first words"))
+		if got := shown(t, next.take(1)); got[0] != "ephemeral first words" {
+			t.Errorf("got %q", got)
+		}
+		answer, err := w.b.Client.GetStream(t.Context(), &fanfarev1.GetStreamRequest{Channel: s.Channel, Scope: s.Scope})
+		if err != nil || answer.GetStream().GetClosed() {
+			t.Errorf("after an ephemeral frame the stream is %v, %v", answer, err)
+		}
+		p := publish(t, w.a, newFrame(s, "two"))
+		if p.GetSequence() != 1 || p.GetEpoch() == old.GetEpoch() {
+			t.Errorf("after the reopening a frame is at %v, the last one before is at %v", p, old)
+		}
+		if got := shown(t, next.take(1)); got[0] != "durable two" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// untilEnd reads to the end of the call.
+func (r *reader) untilEnd() error {
+	for {
+		if err := r.recv(); err != nil {
+			return err
+		}
+	}
+}
+
+// Everything that is promised, with publishers of both kinds at once and
+// subscribers that come and go.
+func TestGuaranteesOfEphemeralFrames(t *testing.T) {
+	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
+		w := newWorld(t, db)
+		recorder := servicetest.NewRecorder()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		s := stream("ephemeral", "guarantees")
+		followCtx, stop := context.WithCancel(ctx)
+		defer stop()
+		var following, publishing errgroup.Group
+		var followers []*servicetest.Follower
+		const steady = 6
+		for i := range 2 * steady {
+			cfg := servicetest.FollowerConfig{Pick: func() fanfarev1.FanfareServiceClient { return []*servicetest.Replica{w.a, w.b}[i%2].Client }}
+			if i >= steady {
+				cfg.ReconnectEvery = 100 * time.Millisecond
+			}
+			f := recorder.Follower(fmt.Sprint("follower ", i), s, cfg)
+			followers = append(followers, f)
+			following.Go(func() error { return f.Run(followCtx) })
+		}
+		for _, f := range followers[:steady] {
+			if err := f.AwaitSubscribed(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for p := range 4 {
+			publishing.Go(func() error {
+				for i := range 250 {
+					f := newFrame(s, fmt.Sprint(p, "/", i, strings.Repeat(" ", i%7*2000)))
+					f.Ephemeral = i%4 != 0
+					if _, err := record(ctx, recorder, fmt.Sprint("publisher ", p), w.a, f); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		if err := publishing.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		last, err := record(ctx, recorder, "last", w.a, newFrame(s, "last"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range followers {
+			if err := f.AwaitLast(ctx, position(last)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		end := ephemeral(s, "end")
+		if _, err := record(ctx, recorder, "last", w.a, end); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range followers[:steady] {
+			if err := f.AwaitEphemeral(ctx, servicetest.ContentOf(end)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop()
+		if err := following.Wait(); err != nil {
+			t.Error(err)
+		}
+		servicetest.Check(t, recorder.Run(), servicetest.Unbroken)
+	})
+}
+
+// record publishes a frame and records it.
+func record(ctx context.Context, recorder *servicetest.Recorder, publisher string, r *servicetest.Replica, f *fanfarev1.NewFrame) (*fanfarev1.Position, error) {
+	attempt := recorder.Publishing(publisher, f)
+	answer, err := r.Client.Publish(ctx, &fanfarev1.PublishRequest{Frame: f})
+	if err != nil {
+		return nil, err
+	}
+	attempt.Confirmed(position(answer.GetPosition()), answer.GetDuplicate())
+	return answer.GetPosition(), nil
+}
