@@ -205,12 +205,12 @@ func TestEphemeralFramesDuringTheLoad(t *testing.T) {
 	for _, stored := range []int{0, 5} {
 		bubble(t, Config{}, func(t *testing.T, r *rig) {
 			r.publishMany(orders, 0, stored)
-			r.store.before = func(string) {
-				r.store.before = nil
+			r.store.setBefore(func(string) {
+				r.store.setBefore(nil)
 				r.ephemeralMany(orders, 0, 1) // followed by a frame that the load finds
 				r.publishMany(orders, stored, 1)
 				r.ephemeralMany(orders, 1, 1)
-			}
+			})
 			r.store.after = func(string) {
 				r.store.after = nil
 				r.ephemeralMany(orders, 2, 1)

@@ -238,9 +238,19 @@ func (s *fakeStream) previousOwn() uint64 {
 	return 0
 }
 
+// setBefore has do called before each read, from now on; nil: nothing.
+func (f *fakeStore) setBefore(do func(what string)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before = do
+}
+
 func (f *fakeStore) begin(what string, origin uint64) (end func(), err error) {
-	if f.before != nil {
-		f.before(what)
+	f.mu.Lock()
+	before := f.before
+	f.mu.Unlock()
+	if before != nil {
+		before(what)
 	}
 	f.mu.Lock()
 	end = func() {

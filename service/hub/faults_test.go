@@ -217,7 +217,8 @@ func TestBusyStreamHealsAfterAHole(t *testing.T) {
 			r.publishMany(orders, next, 10)
 			next += 10
 		}
-		r.store.before, r.store.after = publish, publish
+		r.store.setBefore(publish)
+		r.store.after = publish
 		before, _ := r.store.reads()
 		r.bus.setFilter(func() int { return 0 })
 		publish("")

@@ -38,7 +38,7 @@ func TestReconnectingHerd(t *testing.T) {
 				r.publishMany(streamName(i), 0, 50)
 			}
 			// The time that a query takes.
-			r.store.before = func(string) { <-time.After(2 * time.Millisecond) }
+			r.store.setBefore(func(string) { <-time.After(2 * time.Millisecond) })
 			var group errgroup.Group
 			for i := range clients {
 				group.Go(func() error {
@@ -140,13 +140,13 @@ func TestPagesAreShared(t *testing.T) {
 	r := newRig(t, Config{TailFrames: 10, PageFrames: 50, Pagers: 2})
 	r.publishMany(orders, 0, 1000)
 	var atOnce, mostAtOnce atomic.Int32
-	r.store.before = func(what string) {
+	r.store.setBefore(func(what string) {
 		if what == "page" {
 			mostAtOnce.Store(max(mostAtOnce.Load(), atOnce.Add(1)))
 			<-time.After(time.Millisecond)
 			atOnce.Add(-1)
 		}
-	}
+	})
 	var group errgroup.Group
 	for range 200 {
 		s := r.subscribe(orders, Oldest())
@@ -181,7 +181,7 @@ func TestLeavingWhilePaging(t *testing.T) {
 		r.publishMany(orders, 0, 1000)
 		a, b := r.subscribe(orders, Oldest()), r.subscribe(orders, Last(500))
 		gate := make(chan struct{})
-		r.store.before = func(string) { <-gate }
+		r.store.setBefore(func(string) { <-gate })
 		a.silent()
 		b.silent()
 		synctest.Wait()

@@ -265,7 +265,7 @@ func TestFramesBeforeTheRefreshOfTheSameServer(t *testing.T) {
 		r.publishMany(orders, 0, 3)
 		s := r.subscribe(orders, Oldest())
 		s.caughtUp()
-		r.store.before = func(string) { <-time.After(time.Second) }
+		r.store.setBefore(func(string) { <-time.After(time.Second) })
 		r.bus.kill()
 		r.bus.listen()
 		began := time.Now()
@@ -285,15 +285,15 @@ func TestOutageAmongHeldFrames(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
 		s := r.subscribe(orders, Live())
 		s.caughtUp()
-		r.store.before = func(string) {
-			r.store.before = nil
+		r.store.setBefore(func(string) {
+			r.store.setBefore(nil)
 			r.ephemeralMany(orders, 1, 1)
 			r.bus.lose(true)
 			r.ephemeralMany(orders, 2, 1)
 			r.bus.lose(false)
 			r.bus.sinkMissed()
 			r.ephemeralMany(orders, 3, 1)
-		}
+		})
 		r.ephemeralMany(orders, 0, 1)
 		s.gap(GapEphemeralMaybeMissed)
 		expect(t, s.ephemeral, ephemeralNumbers(0, 2))

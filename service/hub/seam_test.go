@@ -89,11 +89,12 @@ func TestFramesDuringTheLoad(t *testing.T) {
 				r.publishMany(orders, 0, stored)
 				head := r.store.head(orders)
 				publish := func(what string) {
-					r.store.before, r.store.after = nil, nil
+					r.store.setBefore(nil)
+					r.store.after = nil
 					r.publishMany(orders, stored, 3)
 				}
 				if moment == "before" {
-					r.store.before = publish
+					r.store.setBefore(publish)
 				} else {
 					r.store.after = publish
 				}
@@ -165,7 +166,7 @@ func TestTailOfAnOlderListeningAnswersNobody(t *testing.T) {
 		r.subscribe(orders, Oldest()).caughtUp()
 		r.bus.kill()
 		r.publishMany(orders, 5, 3)
-		r.store.before = func(string) { <-time.After(time.Second) }
+		r.store.setBefore(func(string) { <-time.After(time.Second) })
 		r.bus.listen()
 		s := r.subscribe(orders, Live())
 		if got := s.sub.Subscribed().Head.Sequence; got != 8 {

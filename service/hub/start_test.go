@@ -209,7 +209,7 @@ func TestOtherServerIsRetried(t *testing.T) {
 // error that is not the caller's deadline.
 func TestLoadThatHangs(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
-		r.store.before = func(string) { <-time.After(20 * time.Second) }
+		r.store.setBefore(func(string) { <-time.After(20 * time.Second) })
 		_, err := r.hub.Subscribe(t.Context(), orders, Oldest())
 		if !errors.Is(err, backlog.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
@@ -220,7 +220,7 @@ func TestLoadThatHangs(t *testing.T) {
 func TestCallerLeavesWhileLoading(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
 		gate := make(chan struct{})
-		r.store.before = func(string) { <-gate }
+		r.store.setBefore(func(string) { <-gate })
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		if _, err := r.hub.Subscribe(ctx, orders, Oldest()); !errors.Is(err, context.Canceled) {

@@ -23,11 +23,11 @@ func TestStatusNotices(t *testing.T) {
 			all = append(all, s)
 		}
 		paging := r.subscribe(orders, Oldest())
-		r.store.before = func(what string) {
+		r.store.setBefore(func(what string) {
 			if what == "page" {
 				<-time.After(10 * time.Second)
 			}
-		}
+		})
 		paging.silent() // asks for a page
 		unread := r.subscribe(orders, Live())
 		for range 3 {
@@ -49,7 +49,7 @@ func TestStatusNotices(t *testing.T) {
 		fresh := r.subscribe(orders, Live())
 		fresh.caughtUp()
 		fresh.silent()
-		r.store.before = nil
+		r.store.setBefore(nil)
 		expect(t, paging.frames(100), numbers(0, 100))
 	})
 }
