@@ -34,11 +34,16 @@ type Store interface {
 	// including the batch's earlier frames. If every frame is a duplicate the
 	// batch is one; a mixture is ErrPartlyDuplicate. A refused frame is named by a
 	// *BatchError. At most MaxBatchFrames frames and MaxBatchBytes.
+	//
+	// While others hold one of its streams it waits as long as ctx allows, half a
+	// minute if that has no deadline, and then fails with ErrUnavailable;
+	// ErrPublishQueueFull: too many wait.
 	PublishBatch(ctx context.Context, batch []Publication) ([]Outcome, error)
 
 	// CloseStream closes a stream and announces it. A stream that is closed or
 	// does not exist is left as it is. If epoch is not nil and the head's position
-	// has another one, it returns an *ExpectationError.
+	// has another one, it returns an *ExpectationError. It waits as PublishBatch
+	// does.
 	CloseStream(ctx context.Context, stream StreamName, epoch *uint64) (CloseOutcome, error)
 
 	// SetPolicy stores p in place of what was set for the same channel or prefix; a
