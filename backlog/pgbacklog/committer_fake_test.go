@@ -245,3 +245,6 @@ func names(prefix string, first, last int) []string {
 	}
 	return s
 }
+
+// elapse lets the clock of a synctest bubble, which no test waits for, run on.
+func elapse(d time.Duration) { time.Sleep(d) }

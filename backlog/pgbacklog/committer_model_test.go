@@ -35,7 +35,7 @@ func (m *modelDatabase) call(_ context.Context, mode string, take func() ([]*ite
 	}
 	m.enter(items, 1)
 	defer m.enter(items, -1)
-	time.Sleep(time.Duration(m.number(20)) * time.Millisecond)
+	elapse(time.Duration(m.number(20)) * time.Millisecond)
 	switch {
 	case m.chance(20):
 		return nil, errLock
@@ -188,10 +188,10 @@ func runModel(t *testing.T, seed uint64) {
 			outcomes[payload] = modelOutcome{o, err, call}
 		})
 		if m.chance(3) {
-			time.Sleep(time.Duration(m.number(10)) * time.Millisecond)
+			elapse(time.Duration(m.number(10)) * time.Millisecond)
 		}
 	}
-	time.Sleep(2 * time.Minute) // of the bubble: longer than any retry
+	elapse(2 * time.Minute) // longer than any retry
 	mu.Lock()
 	defer mu.Unlock()
 	// What was stored for a caller who had left was stored after its answer.

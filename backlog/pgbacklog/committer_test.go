@@ -106,7 +106,7 @@ func TestCallerLeavesInFlight(t *testing.T) {
 		p.publish(ctx, "a1")
 		tx := f.next()
 		p.publish(t.Context(), "b1")
-		time.Sleep(time.Second) // of the bubble
+		elapse(time.Second)
 		p.expect(backlog.ErrOutcomeUnknown, "a1")
 		if c.queued.frames != 2 {
 			t.Errorf("queued %d frames; what is in flight must count", c.queued.frames)
@@ -128,9 +128,9 @@ func TestLocksAtTheCommitAreRetried(t *testing.T) {
 		p.publish(ctx, "a2")
 		tx.fail(&commitError{errLock})
 		p.publish(ctx, "a3")
-		time.Sleep(maxPause)
+		elapse(maxPause)
 		f.next().expect(t, "batch: a1 a2 a3").fail(&commitError{errLock})
-		time.Sleep(maxPause)
+		elapse(maxPause)
 		f.next().expect(t, "batch: a1 a2 a3").commit()
 		p.expect(nil, "a1", "a2", "a3")
 	})
@@ -186,7 +186,7 @@ func TestNoConnectionAnswersWhatWaits(t *testing.T) {
 		tx.commit()
 		p.expect(nil, "a1")
 		p.expect(backlog.ErrUnavailable, "a2", "b1")
-		time.Sleep(maxPause)
+		elapse(maxPause)
 		f.dialError = nil
 		p.publish(t.Context(), "a3")
 		f.next().expect(t, "batch: a3").commit()
@@ -203,7 +203,7 @@ func TestRefusedTransactionFailsItsItems(t *testing.T) {
 		p.publish(t.Context(), "a2")
 		tx.fail(errDisk)
 		p.expect(backlog.ErrDiskFull, "a1")
-		time.Sleep(maxPause)
+		elapse(maxPause)
 		f.next().expect(t, "batch: a2").fail(&commitError{serverError("ERROR", "54000")})
 		p.expect(backlog.ErrNotificationQueueFull, "a2")
 	})

@@ -36,7 +36,7 @@ func TestBusyStreamGoesToItsLane(t *testing.T) {
 		f.next().expect(t, "batch: b3").commit()
 		p.waiting("a1", "a2", "a3", "a4")
 		lane.fail(errLock)
-		time.Sleep(maxPause)
+		elapse(maxPause)
 		lane = f.next().expect(t, "lane: a1 a2 a3 a4")
 		p.publish(t.Context(), "a5")
 		lane.commit()
@@ -71,7 +71,7 @@ func TestAnswersBeforeTheStreamMoves(t *testing.T) {
 		submit("3", "k") // of unknown outcome, so that it opens a lane
 		hold.commit()
 		f.next().expect(t, "batch: 2 3").fail(errLost)
-		time.Sleep(maxPause) // of the bubble
+		elapse(maxPause)
 		f.next().expect(t, "lane: 3").commit()
 		submit("4", "")
 		f.next().expect(t, "batch: 4").commit()
@@ -114,7 +114,7 @@ func TestLanesTakeTurns(t *testing.T) {
 			f.none() // two at a time
 			tx := open[0]
 			turns = append(turns, tx.items[0].publication.Stream.Scope)
-			time.Sleep(time.Second) // it waited for the lock
+			elapse(time.Second) // it waited for the lock
 			tx.fail(errLock)
 			open = []*fakeTransaction{open[1], f.next()}
 		}
@@ -175,7 +175,7 @@ func TestLaneEndsBeforeItsCallersDeadlines(t *testing.T) {
 			t.Errorf("lock timeout %v, want %v", lane.lockTimeout, want)
 		}
 		p.publish(t.Context(), "a2")
-		time.Sleep(lane.lockTimeout)
+		elapse(lane.lockTimeout)
 		lane.fail(errLock)
 		p.expect(context.DeadlineExceeded, "a1")
 		lane = f.next().expect(t, "lane: a2")
@@ -222,7 +222,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		batch.fail(errLost)
 		p.expect(backlog.ErrOutcomeUnknown, "a2", "b1")
 		p.waiting("a1k", "a3k")
-		time.Sleep(maxPause)
+		elapse(maxPause)
 		first, second := f.next(), f.next()
 		if first.mode == modeBatch {
 			first, second = second, first
@@ -230,7 +230,7 @@ func TestUnknownOutcomes(t *testing.T) {
 		second.expect(t, "batch: b2").commit()
 		first.expect(t, "lane: a1k a3k a4").fail(serverError("FATAL", "57P01"))
 		p.expect(backlog.ErrOutcomeUnknown, "a4")
-		time.Sleep(maxPause)
+		elapse(maxPause)
 		f.next().expect(t, "lane: a1k a3k").commit()
 		p.expect(nil, "a1k", "a3k")
 	})
@@ -249,10 +249,10 @@ func TestUnknownOutcomeWithoutConnection(t *testing.T) {
 		p.publish(t.Context(), "b1k", "a2")
 		f.dialError = errLost
 		hold.fail(errLost)
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		p.expect(backlog.ErrUnavailable, "a2", "b1k")
 		p.waiting("a1k")
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		p.expect(backlog.ErrOutcomeUnknown, "a1k")
 
 		f.dialError = nil
@@ -260,9 +260,9 @@ func TestUnknownOutcomeWithoutConnection(t *testing.T) {
 		tx := f.next()
 		f.dialError = errLost
 		tx.fail(errLost)
-		time.Sleep(9 * time.Second)
+		elapse(9 * time.Second)
 		p.waiting("c1k")
-		time.Sleep(2 * time.Second)
+		elapse(2 * time.Second)
 		p.expect(backlog.ErrOutcomeUnknown, "c1k")
 	})
 }
@@ -327,7 +327,7 @@ func TestLaneOpenedDuringABatch(t *testing.T) {
 		batch.fail(errLock)
 		f.next().expect(t, "lane: c1").commit()
 		f.next().expect(t, "lane: close").commit()
-		time.Sleep(maxPause)
+		elapse(maxPause)
 		f.next().expect(t, "batch: d1").commit()
 		if err := <-call; err != nil {
 			t.Errorf("the call ended with %v", err)
