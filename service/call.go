@@ -84,8 +84,16 @@ func (w *writer) end() {
 }
 
 // sendLoop sends everything a call has to say, and returns how the call ends.
-// When closing ends it says good-bye and returns; when ctx ends it returns.
+// When closing ends it says good-bye and returns how [parting] says; when ctx
+// ends, with which closing ends, too, it returns.
 type sendLoop func(ctx context.Context, w *writer, closing context.Context) error
+
+// parting is how a call ends that the server has told to go by ending its
+// closing; nil for a call that ends by itself.
+func parting(closing context.Context) *failure {
+	f, _ := context.Cause(closing).(*failure) //nolint:errorlint // never wrapped
+	return f
+}
 
 // run is the handler of a streaming call: it runs loop on a goroutine of its own
 // and ends the call when loop returned, or with what stalled returns when a send
@@ -95,12 +103,14 @@ func (s *Server) run(stream grpc.ServerStream, loop sendLoop, stalled func(w *wr
 	if s.isEnding() {
 		return drainingFailure(retryIn())
 	}
-	s.calls.Add(1)
+	if !s.admit() {
+		return tooManyCalls(s.cfg.MaxSubscriptions)
+	}
 	defer s.calls.Add(-1)
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	closing, closeNow := context.WithCancel(ctx)
-	defer closeNow()
+	closing, tellToGo := context.WithCancelCause(ctx)
+	defer tellToGo(nil)
 	w := &writer{stream: stream}
 	defer w.end()
 
@@ -108,14 +118,30 @@ func (s *Server) run(stream grpc.ServerStream, loop sendLoop, stalled func(w *wr
 	s.loops.Go(func() {
 		done <- recovering(func() error { return loop(ctx, w, closing) })
 	})
-	return s.watch(w, done, closeNow, stalled)
+	return s.watch(w, done, tellToGo, stalled)
 }
 
-// watch waits for the end of a streaming call.
-func (s *Server) watch(w *writer, done <-chan error, closeNow func(), stalled func(w *writer, draining bool) error) error {
+// admit counts a streaming call, unless there are as many as there may be.
+func (s *Server) admit() bool {
+	// Not Add and then a look: a refused call would take the place of one that is
+	// not, for a moment.
+	for {
+		n := s.calls.Load()
+		if n >= int64(s.cfg.MaxSubscriptions) {
+			return false
+		}
+		if s.calls.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// watch waits for the end of a streaming call, and tells it to go when it must.
+func (s *Server) watch(w *writer, done <-chan error, tellToGo context.CancelCauseFunc, stalled func(w *writer, draining bool) error) error {
 	limit, draining := s.cfg.WriteTimeout, false
 	look := time.NewTimer(limit)
 	defer look.Stop()
+	old := after(s.ownStreamAge())
 	ending := s.ending
 	var goodBye <-chan time.Time
 	for {
@@ -128,15 +154,33 @@ func (s *Server) watch(w *writer, done <-chan error, closeNow func(), stalled fu
 				return stalled(w, draining)
 			}
 			look.Reset(limit - blocked)
+		case <-old:
+			// No shorter limit than before: nothing presses, as at a drain.
+			tellToGo(oldAgeFailure(retryIn()))
 		case <-ending:
-			ending = nil
+			// GOAWAY must go first, so the drain has the word from here on.
+			ending, old = nil, nil
 			goodBye = time.After(s.partingDelay())
 		case <-goodBye:
-			closeNow()
+			tellToGo(drainingFailure(retryIn()))
 			limit, draining = min(limit, lastWords), true
 			look.Reset(limit)
 		}
 	}
+}
+
+// ownStreamAge is how long a call may last, 0 for ever.
+func (s *Server) ownStreamAge() time.Duration {
+	tenth := s.cfg.MaxStreamAge / 10
+	return s.cfg.MaxStreamAge - rand.N(tenth+1)
+}
+
+// after is time.After that never comes for 0.
+func after(d time.Duration) <-chan time.Time {
+	if d == 0 {
+		return nil
+	}
+	return time.After(d)
 }
 
 // partingDelay spreads the ends of calls over a drain, so that their clients do

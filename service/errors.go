@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +31,11 @@ const (
 	retryQueue    = 200 * time.Millisecond // a publish queue empties with the next commits
 	retryOperator = 10 * time.Second       // an operator must act
 	retrySlow     = time.Second
+	retryLimit    = time.Second // and up to five times that, by jitter
 )
+
+// errEphemeralUnavailable refuses an ephemeral frame.
+var errEphemeralUnavailable = errors.New("this server does not listen to its database, so it cannot deliver ephemeral frames; publish a durable one")
 
 // failure is an error that a client is told about. Error is for the log and
 // includes the cause; GRPCStatus and item are what a client gets and do not.
@@ -182,6 +187,12 @@ func requestFailure(err error) *failure {
 			position:     expected.Head,
 			positionName: "head",
 		}
+	case errors.Is(err, errEphemeralUnavailable):
+		return &failure{
+			code:    codes.FailedPrecondition,
+			reason:  fanfarev1.ErrorReason_ERROR_REASON_EPHEMERAL_UNAVAILABLE,
+			message: errEphemeralUnavailable.Error(),
+		}
 	}
 	return nil
 }
@@ -303,6 +314,26 @@ func drainingFailure(retryIn time.Duration) *failure {
 		reason:  fanfarev1.ErrorReason_ERROR_REASON_DRAINING,
 		message: "the server is going away; go on with another replica, or with this one when it is back",
 		retryIn: retryIn,
+	}
+}
+
+// oldAgeFailure ends a call because it has lasted as long as one may.
+func oldAgeFailure(retryIn time.Duration) *failure {
+	return &failure{
+		code:    codes.Unavailable,
+		reason:  fanfarev1.ErrorReason_ERROR_REASON_MAX_STREAM_AGE,
+		message: "the call has lasted as long as the server lets one last; go on with a new one",
+		retryIn: retryIn,
+	}
+}
+
+// tooManyCalls refuses a streaming call of a server that has limit of them.
+func tooManyCalls(limit int) *failure {
+	return &failure{
+		code:    codes.ResourceExhausted,
+		reason:  fanfarev1.ErrorReason_ERROR_REASON_LIMIT_REACHED,
+		message: fmt.Sprintf("the server has %d streaming calls, the most that it takes; try another replica, or this one later", limit),
+		retryIn: retryLimit + rand.N(4*retryLimit).Truncate(time.Millisecond),
 	}
 }
 

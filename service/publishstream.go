@@ -95,15 +95,13 @@ func (p *pipeline) loop(ctx context.Context, w *writer, closing context.Context)
 				break
 			}
 			total, result = p.stop(), err
-			if err != nil && closing.Err() != nil && ctx.Err() == nil {
-				// It waited for room when the call was told to go.
-				result = drainingFailure(retryIn())
+			if end := parting(closing); err != nil && end != nil && ctx.Err() == nil {
+				result = end // it waited for room when the call was told to go
 			}
 		case <-farewell:
 			farewell = nil
-			// closing ends with ctx, too.
-			if total < 0 && ctx.Err() == nil {
-				total, result = p.stop(), drainingFailure(retryIn())
+			if end := parting(closing); total < 0 && end != nil && ctx.Err() == nil {
+				total, result = p.stop(), end
 			}
 		case <-ctx.Done():
 			return failureOf(ctx.Err())

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -9,7 +10,7 @@ import (
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
-// Errors of this file are *backlog.LimitError.
+// Errors of this file are *backlog.LimitError, but for errEphemeralUnavailable.
 
 // streamName reads and checks a request's channel and scope.
 func streamName(channel, scope string) (backlog.StreamName, error) {
@@ -75,7 +76,13 @@ func (s *Server) publication(path string, f *fanfarev1.NewFrame) (backlog.Public
 	if f.ExpectedSequence != nil {
 		p.Expected = &backlog.Expectation{Sequence: f.GetExpectedSequence(), Epoch: f.ExpectedEpoch}
 	}
-	return p, within(path, checkPublication(f, &p, s.cfg.MaxFrameBytes))
+	if err := checkPublication(f, &p, s.cfg.MaxFrameBytes); err != nil {
+		return p, within(path, err)
+	}
+	if p.Ephemeral && s.cfg.RefuseEphemeral {
+		return p, errEphemeralUnavailable
+	}
+	return p, nil
 }
 
 // within says that the field at fault is one of the message at path. Errors that
@@ -121,6 +128,9 @@ func (s *Server) batch(frames []*fanfarev1.NewFrame) ([]backlog.Publication, err
 	size := 0
 	for i, f := range frames {
 		p, err := s.publication("frames["+strconv.Itoa(i)+"]", f)
+		if errors.Is(err, errEphemeralUnavailable) {
+			return nil, &backlog.BatchError{Index: i, Err: err}
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -32,6 +32,19 @@ type Config struct {
 	// MaxConcurrentStreams bounds the calls of one connection; a client library
 	// queues further ones without saying so. 0: 10,000.
 	MaxConcurrentStreams uint32
+	// MaxSubscriptions bounds the streaming calls of the server, Subscribe and
+	// PublishStream; further ones are refused, with the reason LIMIT_REACHED. Health
+	// checks do not count. 0: 100,000.
+	MaxSubscriptions int
+	// MaxStreamAge is how long a streaming call may last. It is then ended, Closing
+	// first, and its client resumes. Each call has an age of its own, at random from
+	// 0.9 of this to all of it, so that calls that began together do not end
+	// together. One whose client takes nothing at that moment ends when it does, or
+	// by WriteTimeout. 0: any age.
+	MaxStreamAge time.Duration
+	// RefuseEphemeral refuses ephemeral frames, with the reason
+	// EPHEMERAL_UNAVAILABLE: for a bus that does not announce anything.
+	RefuseEphemeral bool
 	// DrainDelay is how long Drain goes on serving after readiness has been
 	// withdrawn, so that probes and balancers see it. 0: 5 s; negative: none.
 	DrainDelay time.Duration
@@ -53,6 +66,7 @@ func (c Config) withDefaults() Config {
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, 30*time.Second)
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 10_000)
+	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, 100_000)
 	c.DrainDelay = max(0, cmp.Or(c.DrainDelay, 5*time.Second))
 	c.DrainGrace = cmp.Or(c.DrainGrace, 15*time.Second)
 	c.BusKind = cmp.Or(c.BusKind, BusPostgreSQL)
@@ -73,7 +87,7 @@ type Server struct {
 	// ending is closed when Drain tells streaming calls to go.
 	ending     chan struct{}
 	endingOnce sync.Once
-	// calls counts streaming calls.
+	// calls counts streaming calls, for MaxSubscriptions.
 	calls atomic.Int64
 	// loops counts goroutines that streaming calls started and that may outlive
 	// their handlers by the time grpc needs to release a blocked send.

@@ -43,8 +43,8 @@ func (s *Server) deliver(ctx context.Context, w *writer, closing context.Context
 	// closing ends with ctx, too; a wait for a listening must not outlast either.
 	sub, err := s.hub.Subscribe(closing, name, start)
 	if err != nil {
-		if closing.Err() != nil && ctx.Err() == nil {
-			return drainingFailure(retryIn())
+		if end := parting(closing); end != nil && ctx.Err() == nil {
+			return end
 		}
 		return readFailureOf(err)
 	}
@@ -93,7 +93,7 @@ func (d *delivery) loop(ctx, closing context.Context) error {
 		select {
 		case <-d.wake:
 		case <-closing.Done():
-			return d.endOf(ctx, d.goodBye())
+			return d.endOf(ctx, d.goodBye(closing))
 		case <-idle.C:
 			// The timer is not reset for every frame; it looks when it fires.
 			if rest := heartbeat - time.Since(lastSent); rest > 0 {
@@ -129,17 +129,20 @@ func (d *delivery) sendReady(closing context.Context) (sent bool, err error) {
 }
 
 // goodBye tells the client that the server ends the call, and where it stands.
-func (d *delivery) goodBye() error {
-	wait := retryIn()
+func (d *delivery) goodBye(closing context.Context) error {
+	end := parting(closing)
+	if end == nil {
+		return context.Cause(closing) // the call itself has ended
+	}
 	last := d.sub.Position()
 	err := d.w.send(&fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Closing{Closing: &fanfarev1.Closing{
 		ResumeAfter: positionProto(last),
-		RetryIn:     durationpb.New(wait),
+		RetryIn:     durationpb.New(end.retryIn),
 	}}}, last)
 	if err != nil {
 		return err
 	}
-	return drainingFailure(wait)
+	return end
 }
 
 // endOf is how the call ends: OK after Closed.

@@ -76,11 +76,20 @@ const (
 	// INTERNAL: a fault in the server. Its log has the details.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 14
 	// RESOURCE_EXHAUSTED: a limit on what one client or the server may hold was
-	// reached; the message names it.
+	// reached; the message names it. With RetryInfo retrying helps, best on another
+	// replica; without, something must be given up first.
 	ErrorReason_ERROR_REASON_LIMIT_REACHED ErrorReason = 15
 	// RESOURCE_EXHAUSTED: the store's disk is full; nothing was stored. Reading
 	// goes on. An operator must make room; then publishing works again.
 	ErrorReason_ERROR_REASON_DISK_FULL ErrorReason = 16
+	// UNAVAILABLE: the call has lasted as long as the server lets one last. Nothing
+	// is wrong: after RetryInfo go on with the last position, on any replica, this
+	// one too.
+	ErrorReason_ERROR_REASON_MAX_STREAM_AGE ErrorReason = 17
+	// FAILED_PRECONDITION: the server cannot deliver ephemeral frames, because it
+	// asks its database for new frames instead of listening; nothing was published.
+	// Publish a durable frame, or have the server listen.
+	ErrorReason_ERROR_REASON_EPHEMERAL_UNAVAILABLE ErrorReason = 18
 )
 
 // Enum value maps for ErrorReason.
@@ -103,6 +112,8 @@ var (
 		14: "ERROR_REASON_INTERNAL",
 		15: "ERROR_REASON_LIMIT_REACHED",
 		16: "ERROR_REASON_DISK_FULL",
+		17: "ERROR_REASON_MAX_STREAM_AGE",
+		18: "ERROR_REASON_EPHEMERAL_UNAVAILABLE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -122,6 +133,8 @@ var (
 		"ERROR_REASON_INTERNAL":                14,
 		"ERROR_REASON_LIMIT_REACHED":           15,
 		"ERROR_REASON_DISK_FULL":               16,
+		"ERROR_REASON_MAX_STREAM_AGE":          17,
+		"ERROR_REASON_EPHEMERAL_UNAVAILABLE":   18,
 	}
 )
 
@@ -1632,10 +1645,11 @@ func (x *Closed) GetLast() *Position {
 	return nil
 }
 
-// Closing says that the server is about to end the call.
+// Closing says that the server is about to end the call; the status that follows
+// says why.
 type Closing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The client's position.
+	// The client's position: everything up to it has been sent.
 	ResumeAfter *Position `protobuf:"bytes,1,opt,name=resume_after,json=resumeAfter,proto3" json:"resume_after,omitempty"`
 	// How long to wait before subscribing again.
 	RetryIn       *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_in,json=retryIn,proto3" json:"retry_in,omitempty"`
@@ -2915,7 +2929,7 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x10SetPolicyRequest\x12*\n" +
 	"\x06policy\x18\x01 \x01(\v2\x12.fanfare.v1.PolicyR\x06policy\"E\n" +
 	"\x11SetPolicyResponse\x120\n" +
-	"\teffective\x18\x01 \x01(\v2\x12.fanfare.v1.BoundsR\teffective*\xc3\x04\n" +
+	"\teffective\x18\x01 \x01(\v2\x12.fanfare.v1.BoundsR\teffective*\x8c\x05\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n" +
@@ -2934,7 +2948,9 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x1fERROR_REASON_SEQUENCE_EXHAUSTED\x10\r\x12\x19\n" +
 	"\x15ERROR_REASON_INTERNAL\x10\x0e\x12\x1e\n" +
 	"\x1aERROR_REASON_LIMIT_REACHED\x10\x0f\x12\x1a\n" +
-	"\x16ERROR_REASON_DISK_FULL\x10\x10*\x9a\x01\n" +
+	"\x16ERROR_REASON_DISK_FULL\x10\x10\x12\x1f\n" +
+	"\x1bERROR_REASON_MAX_STREAM_AGE\x10\x11\x12&\n" +
+	"\"ERROR_REASON_EPHEMERAL_UNAVAILABLE\x10\x12*\x9a\x01\n" +
 	"\tGapReason\x12\x1a\n" +
 	"\x16GAP_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12GAP_REASON_TRIMMED\x10\x01\x12\x1c\n" +

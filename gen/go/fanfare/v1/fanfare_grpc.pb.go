@@ -62,9 +62,11 @@ type FanfareServiceClient interface {
 	//
 	// INVALID_ARGUMENT: a field is outside its limit. ALREADY_EXISTS: the
 	// idempotency key was used for another content. ABORTED: the stream's head is
-	// not the expected one. RESOURCE_EXHAUSTED: a queue or the store's disk is
-	// full. UNAVAILABLE: the store is not available. In all these cases nothing was
-	// stored or announced. UNKNOWN, reason OUTCOME_UNKNOWN: it may have been.
+	// not the expected one. FAILED_PRECONDITION, reason EPHEMERAL_UNAVAILABLE: the
+	// server takes durable frames only. RESOURCE_EXHAUSTED: a queue or the store's
+	// disk is full. UNAVAILABLE: the store is not available. In all these cases
+	// nothing was stored or announced. UNKNOWN, reason OUTCOME_UNKNOWN: it may have
+	// been.
 	Publish(ctx context.Context, in *PublishRequest, opts ...grpc.CallOption) (*PublishResponse, error)
 	// PublishBatch publishes many frames, of any streams, all or nothing, in one
 	// transaction. Frames of one stream keep their order in the request.
@@ -78,6 +80,12 @@ type FanfareServiceClient interface {
 	// published in the order of the requests; answers of different streams come in
 	// any order. An error of one frame is in its answer and ends nothing. When
 	// the client half-closes, the call ends OK after the last answer.
+	//
+	// UNAVAILABLE, reason DRAINING or MAX_STREAM_AGE: the server ends the call.
+	// What it had taken has been answered; of a request without an answer nothing
+	// was stored. RESOURCE_EXHAUSTED, reason LIMIT_REACHED: the server has as many
+	// streaming calls as it may. UNKNOWN, reason OUTCOME_UNKNOWN: the client did not
+	// take its answers; what was not answered may have been stored.
 	PublishStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PublishStreamRequest, PublishStreamResponse], error)
 	// Subscribe delivers a stream: first what the backlog holds after the start,
 	// then frames as they commit, in order, each once. Ephemeral frames that commit
@@ -87,10 +95,22 @@ type FanfareServiceClient interface {
 	// stream is closed (Closed, then OK) or the server ends it (a status that
 	// says why; a client resumes with its last position).
 	//
+	// Before it ends a call that could go on, the server sends Closing: when it is
+	// going away (reason DRAINING), or when the call is as old as the server lets
+	// one become (MAX_STREAM_AGE). A client that takes nothing at the moment gets
+	// the status alone. Wait for retry_in, then subscribe again after the last
+	// position, on any replica: exactly the rest of the durable frames follows.
+	//
+	// What is promised of ephemeral frames is promised within one call. Those
+	// published between the end of a call and the next one's Subscribed, which is a
+	// new subscription, are missed, and there is no Gap for them: whoever calls
+	// again knows it.
+	//
 	// INVALID_ARGUMENT: a field is outside its limit. UNAVAILABLE: the listener
-	// or the store is not available, or the server is draining.
+	// or the store is not available, or one of the two reasons above.
 	// RESOURCE_EXHAUSTED, reason SLOW_SUBSCRIBER: frames waited and none was
-	// taken for too long, or so many came that ephemeral ones had to be dropped.
+	// taken for too long, or so many came that ephemeral ones had to be dropped;
+	// reason LIMIT_REACHED: the server has as many streaming calls as it may.
 	Subscribe(ctx context.Context, in *SubscribeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SubscribeResponse], error)
 	// ReadFrames returns a page of a stream's backlog without subscribing, at
 	// most 1 MiB of frames or one frame; ephemeral ones are never among them.
@@ -278,9 +298,11 @@ type FanfareServiceServer interface {
 	//
 	// INVALID_ARGUMENT: a field is outside its limit. ALREADY_EXISTS: the
 	// idempotency key was used for another content. ABORTED: the stream's head is
-	// not the expected one. RESOURCE_EXHAUSTED: a queue or the store's disk is
-	// full. UNAVAILABLE: the store is not available. In all these cases nothing was
-	// stored or announced. UNKNOWN, reason OUTCOME_UNKNOWN: it may have been.
+	// not the expected one. FAILED_PRECONDITION, reason EPHEMERAL_UNAVAILABLE: the
+	// server takes durable frames only. RESOURCE_EXHAUSTED: a queue or the store's
+	// disk is full. UNAVAILABLE: the store is not available. In all these cases
+	// nothing was stored or announced. UNKNOWN, reason OUTCOME_UNKNOWN: it may have
+	// been.
 	Publish(context.Context, *PublishRequest) (*PublishResponse, error)
 	// PublishBatch publishes many frames, of any streams, all or nothing, in one
 	// transaction. Frames of one stream keep their order in the request.
@@ -294,6 +316,12 @@ type FanfareServiceServer interface {
 	// published in the order of the requests; answers of different streams come in
 	// any order. An error of one frame is in its answer and ends nothing. When
 	// the client half-closes, the call ends OK after the last answer.
+	//
+	// UNAVAILABLE, reason DRAINING or MAX_STREAM_AGE: the server ends the call.
+	// What it had taken has been answered; of a request without an answer nothing
+	// was stored. RESOURCE_EXHAUSTED, reason LIMIT_REACHED: the server has as many
+	// streaming calls as it may. UNKNOWN, reason OUTCOME_UNKNOWN: the client did not
+	// take its answers; what was not answered may have been stored.
 	PublishStream(grpc.BidiStreamingServer[PublishStreamRequest, PublishStreamResponse]) error
 	// Subscribe delivers a stream: first what the backlog holds after the start,
 	// then frames as they commit, in order, each once. Ephemeral frames that commit
@@ -303,10 +331,22 @@ type FanfareServiceServer interface {
 	// stream is closed (Closed, then OK) or the server ends it (a status that
 	// says why; a client resumes with its last position).
 	//
+	// Before it ends a call that could go on, the server sends Closing: when it is
+	// going away (reason DRAINING), or when the call is as old as the server lets
+	// one become (MAX_STREAM_AGE). A client that takes nothing at the moment gets
+	// the status alone. Wait for retry_in, then subscribe again after the last
+	// position, on any replica: exactly the rest of the durable frames follows.
+	//
+	// What is promised of ephemeral frames is promised within one call. Those
+	// published between the end of a call and the next one's Subscribed, which is a
+	// new subscription, are missed, and there is no Gap for them: whoever calls
+	// again knows it.
+	//
 	// INVALID_ARGUMENT: a field is outside its limit. UNAVAILABLE: the listener
-	// or the store is not available, or the server is draining.
+	// or the store is not available, or one of the two reasons above.
 	// RESOURCE_EXHAUSTED, reason SLOW_SUBSCRIBER: frames waited and none was
-	// taken for too long, or so many came that ephemeral ones had to be dropped.
+	// taken for too long, or so many came that ephemeral ones had to be dropped;
+	// reason LIMIT_REACHED: the server has as many streaming calls as it may.
 	Subscribe(*SubscribeRequest, grpc.ServerStreamingServer[SubscribeResponse]) error
 	// ReadFrames returns a page of a stream's backlog without subscribing, at
 	// most 1 MiB of frames or one frame; ephemeral ones are never among them.
