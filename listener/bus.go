@@ -335,14 +335,7 @@ func (b *Bus) refuse(n Notification, err error) {
 }
 
 func (b *Bus) log(message string, attributes ...any) {
-	allowed, suppressed := b.logs.allow(time.Now())
-	if !allowed {
-		return
-	}
-	if suppressed > 0 {
-		attributes = append(attributes, "suppressed", suppressed)
-	}
-	b.logger.Warn(message, append(attributes, "notify_channel", b.notifyChannel)...)
+	b.logs.log(b.logger, slog.LevelWarn, message, append(attributes, "notify_channel", b.notifyChannel)...)
 }
 
 // hint tells the sink what is due. It returns after how long it wants to be called

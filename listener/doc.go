@@ -58,4 +58,9 @@
 // an envelope of another version, or that cannot be judged because its key could
 // not be loaded, an entry of an unknown kind, a split entry with a part missing.
 // What is known to be a forgery is none of these.
+//
+// # Without LISTEN
+//
+// [Poll] is the bus for databases that cannot LISTEN. It has no connection of its
+// own and announces nothing.
 package listener

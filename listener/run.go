@@ -145,14 +145,7 @@ func (l *Listener) report(s *session, gone *outage) {
 // log logs unless there have been too many lines lately: an outage must not
 // fill the disk.
 func (l *Listener) log(level slog.Level, message string, attributes ...any) {
-	allowed, suppressed := l.logs.allow(time.Now())
-	if !allowed {
-		return
-	}
-	if suppressed > 0 {
-		attributes = append(attributes, "suppressed", suppressed)
-	}
-	l.logger.Log(context.Background(), level, message, attributes...)
+	l.logs.log(l.logger, level, message, attributes...)
 }
 
 // throttle allows one event a second, and a few at once after a quiet time. The
@@ -179,4 +172,16 @@ func (t *throttle) allow(now time.Time) (allowed bool, suppressed int) {
 	t.spent++
 	suppressed, t.suppressed = t.suppressed, 0
 	return true, suppressed
+}
+
+// log logs a line if it may, with how many did not since the last that might.
+func (t *throttle) log(logger *slog.Logger, level slog.Level, message string, attributes ...any) {
+	allowed, suppressed := t.allow(time.Now())
+	if !allowed {
+		return
+	}
+	if suppressed > 0 {
+		attributes = append(attributes, "suppressed", suppressed)
+	}
+	logger.Log(context.Background(), level, message, attributes...)
 }
