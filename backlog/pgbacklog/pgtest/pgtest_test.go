@@ -165,6 +165,60 @@ func TestProxyFaults(t *testing.T) {
 	Dial(t, p.URL(url))
 }
 
+// What the trigger asks for is done, on its connection alone the answer is missing,
+// and it comes when the proxy is restored or never when it is cut.
+func TestProxyHoldsAReply(t *testing.T) {
+	url := NewDatabase(t)
+	p := Proxy(t, url)
+	Exec(t, Dial(t, url), "create table done (what text)")
+	for name, test := range map[string]struct {
+		end     func()
+		answers bool
+	}{
+		"restored": {p.Restore, true},
+		"cut":      {p.Cut, false},
+	} {
+		conn, other := Dial(t, p.URL(url)), Dial(t, p.URL(url))
+		triggered := p.HoldReply(name + " marker")
+		Exec(t, conn, "insert into done values ($1)", name+" mark") // not the trigger
+		answer := make(chan error, 1)
+		go func() {
+			_, err := conn.Exec(context.Background(), "insert into done values ($1)", name+" marker")
+			answer <- err
+		}()
+		<-triggered
+		eventually(t, "the statement to be done", func() bool {
+			return Query[int](t, other, "select count(*) from done where what = $1", name+" marker") == 1
+		})
+		select {
+		case err := <-answer:
+			t.Fatalf("%s: an answer came while it was held: %v", name, err)
+		default:
+		}
+		test.end()
+		if err := <-answer; (err == nil) != test.answers {
+			t.Errorf("%s: the statement ended with %v", name, err)
+		}
+	}
+}
+
+// A trigger is found across the chunks that bytes happen to come in.
+func TestProxyFindsATriggerInPieces(t *testing.T) {
+	p := &ProxyServer{}
+	triggered := p.HoldReply("abcd")
+	var l link
+	for _, chunk := range []string{"xxab", "c", "abcabc", "d"} {
+		if l.holdsReply {
+			t.Fatalf("held before %q", chunk)
+		}
+		p.lookForTrigger(&l, []byte(chunk))
+	}
+	<-triggered
+	if !l.holdsReply {
+		t.Error("the trigger was not found")
+	}
+}
+
 func TestProxyTarget(t *testing.T) {
 	for target, want := range map[string]string{
 		"127.0.0.1:1":                "127.0.0.1:1",

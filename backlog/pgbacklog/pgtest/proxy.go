@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -31,12 +32,15 @@ type ProxyServer struct {
 	mu     sync.Mutex
 	target string
 	links  map[*link]struct{}
-	// changed is closed and replaced when held or closed changes.
+	// changed is closed and replaced when held, closed or what links hold changes.
 	changed chan struct{}
 	held    Direction
 	refuse  bool
 	delay   time.Duration
 	closed  bool
+	// trigger, if not nil, is what HoldReply waits for; triggered is then closed.
+	trigger   []byte
+	triggered chan struct{}
 }
 
 // link is one proxied connection.
@@ -44,6 +48,11 @@ type link struct {
 	client, server net.Conn
 	once           sync.Once
 	gone           chan struct{} // closed when both sides have been closed
+	// holdsReply is guarded by the proxy's mu: nothing goes to the client.
+	holdsReply bool
+	// sent is the end of what went to the server, where a trigger may begin. Only
+	// the goroutine that carries bytes there uses it.
+	sent []byte
 }
 
 // Proxy starts a proxy to target: HOST:PORT, or a URL of a PostgreSQL database.
@@ -135,11 +144,26 @@ func (p *ProxyServer) Delay(d time.Duration) {
 	p.delay = d
 }
 
-// Restore ends every fault. What Blackhole held is delivered.
+// HoldReply waits for a client that sends trigger. That reaches the server;
+// whatever the server sends on that connection from then on is held, as when a
+// commit is done and its answer is lost. It returns a channel that is closed when
+// trigger has come. Restore delivers what is held, or stops waiting; Cut and
+// Reset lose it. One trigger is waited for at a time.
+func (p *ProxyServer) HoldReply(trigger string) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trigger, p.triggered = []byte(trigger), make(chan struct{})
+	return p.triggered
+}
+
+// Restore ends every fault. What was held is delivered.
 func (p *ProxyServer) Restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.held, p.refuse, p.delay = 0, false, 0
+	p.held, p.refuse, p.delay, p.trigger = 0, false, 0, nil
+	for l := range p.links {
+		l.holdsReply = false
+	}
 	p.announceLocked()
 }
 
@@ -239,6 +263,9 @@ func (p *ProxyServer) copy(l *link, to io.Writer, from io.Reader, way Direction)
 			return
 		}
 		if n > 0 {
+			if way == ToServer {
+				p.lookForTrigger(l, buffer[:n])
+			}
 			if _, err := to.Write(buffer[:n]); err != nil {
 				p.pass(l, BothWays&^way)
 				return
@@ -265,6 +292,9 @@ func (p *ProxyServer) pass(l *link, way Direction) bool {
 	for {
 		p.mu.Lock()
 		held, closed, changed := p.held, p.closed, p.changed
+		if l.holdsReply {
+			held |= ToClient
+		}
 		p.mu.Unlock()
 		if closed {
 			return false
@@ -278,6 +308,24 @@ func (p *ProxyServer) pass(l *link, way Direction) bool {
 			return false
 		}
 	}
+}
+
+// lookForTrigger holds the replies of a connection on which the trigger, or the
+// rest of it, is about to go to the server.
+func (p *ProxyServer) lookForTrigger(l *link, chunk []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.trigger == nil {
+		l.sent = nil
+		return
+	}
+	l.sent = append(l.sent, chunk...)
+	if bytes.Contains(l.sent, p.trigger) {
+		l.holdsReply, l.sent, p.trigger = true, nil, nil
+		close(p.triggered)
+		return
+	}
+	l.sent = l.sent[max(0, len(l.sent)-len(p.trigger)+1):]
 }
 
 // end closes both sides, once; with reset, so that the peers see a connection
