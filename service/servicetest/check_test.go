@@ -63,6 +63,7 @@ func goodRun() Run {
 		}},
 	}
 	run.Samples = []ListenerSample{{"a", 1}, {"b", 0}}
+	run.Memory = []MemorySample{{"a", 10, 10}, {"b", 9, 10}}
 	return run
 }
 
@@ -146,6 +147,9 @@ func TestEveryCheckDetectsItsViolation(t *testing.T) {
 		"two listener connections": {func(r *Run) {
 			r.Samples[0].Connections = 2
 		}, []string{"Frugal"}},
+		"memory beyond the bound": {func(r *Run) {
+			r.Memory[1].Bytes = 11
+		}, []string{"Bounded"}},
 		"an ephemeral frame is lost": {func(r *Run) {
 			*live(r) = slices.Delete(*live(r), 2, 3)
 		}, []string{"Kept"}},

@@ -3,6 +3,7 @@ package servicetest
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -51,6 +52,13 @@ func newDatabase(t *testing.T, s Store) Database {
 		return Database{URL: pgtest.NewDatabase(t), store: s}
 	}
 	return Database{URL: sqlitePrefix + filepath.Join(t.TempDir(), "fanfare.db"), store: s}
+}
+
+// NewPostgreSQL returns a database on PostgreSQL, on a server of its own.
+func NewPostgreSQL(t testing.TB, settings ...string) Database {
+	t.Helper()
+	server := pgtest.Start(t, settings...)
+	return Database{URL: server.NewDatabase(t), Server: server, store: Stores[0]}
 }
 
 // OnOwnServer returns a database that the test shares with nobody: on a server of
@@ -107,6 +115,13 @@ func (db Database) SetHead(t testing.TB, s backlog.StreamName, sequence uint64) 
 // stepped by d since. No replica may run.
 func (db Database) StepClock(t testing.TB, d time.Duration) {
 	t.Helper()
+	if err := db.TryStepClock(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TryStepClock is StepClock for other goroutines than the test's.
+func (db Database) TryStepClock(ctx context.Context, d time.Duration) error {
 	shift := "%s - $1::bigint * interval '1 microsecond'"
 	if db.store.Kind == SQLite {
 		shift = "%s - $1"
@@ -121,22 +136,32 @@ func (db Database) StepClock(t testing.TB, d time.Duration) {
 		for i, c := range columns {
 			set[i] = c + " = " + strings.ReplaceAll(shift, "%s", c)
 		}
-		db.exec(t, "update "+table+" set "+strings.Join(set, ", "), d.Microseconds())
+		if err := db.tryExec(ctx, "update "+table+" set "+strings.Join(set, ", "), d.Microseconds()); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // exec executes a statement that names tables without the schema.
 func (db Database) exec(t testing.TB, statement string, args ...any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), statementTimeout)
+	if err := db.tryExec(t.Context(), statement, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (db Database) tryExec(ctx context.Context, statement string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	run := db.execPostgreSQL
 	if db.store.Kind == SQLite {
 		run = db.execSQLite
 	}
 	if err := run(ctx, statement, args); err != nil {
-		t.Fatalf("%s: %v", statement, err)
+		return fmt.Errorf("%s: %w", statement, err)
 	}
+	return nil
 }
 
 func (db Database) execPostgreSQL(ctx context.Context, statement string, args []any) error {

@@ -31,6 +31,8 @@ type Follower struct {
 	changed  chan struct{} // closed and replaced at every event
 	// position is where the follower resumes; nil before the first Subscribed.
 	position *backlog.Position
+	// stalls is how many want it to take nothing.
+	stalls int
 }
 
 // FollowerConfig says how a follower follows.
@@ -44,6 +46,9 @@ type FollowerConfig struct {
 	ReconnectEvery time.Duration
 	// Rest, if not 0, is a pause after every response: a slow reader.
 	Rest time.Duration
+	// Returns makes it come back, with the position that it had, after its stream
+	// was closed. It rests as long before.
+	Returns time.Duration
 }
 
 // Follower adds a subscriber to the run.
@@ -55,14 +60,17 @@ func (r *Recorder) Follower(name string, stream backlog.StreamName, cfg Follower
 	return f
 }
 
-// Run follows until ctx ends or the stream is closed, which are nil, or a
-// connection ends in a way that a client must not retry.
+// Run follows until ctx ends or the stream is closed, unless it returns, which are
+// nil, or a connection ends in a way that a client must not retry.
 func (f *Follower) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := f.connection(ctx)
 		switch status.Code(err) {
 		case codes.OK:
-			return nil
+			if f.cfg.Returns == 0 {
+				return nil
+			}
+			pause(ctx, f.cfg.Returns)
 		case codes.Unavailable, codes.ResourceExhausted, codes.Canceled, codes.DeadlineExceeded:
 		default:
 			if ctx.Err() == nil {
@@ -111,6 +119,7 @@ func (f *Follower) connection(ctx context.Context) error {
 		if f.cfg.Rest > 0 {
 			pause(ctx, f.cfg.Rest)
 		}
+		_ = f.await(ctx, "being allowed to go on", func() bool { return f.stalls == 0 }) // Recv tells of ctx
 	}
 }
 
@@ -184,11 +193,35 @@ func (f *Follower) record(e Event, position *fanfarev1.Position) {
 		e.Position = positionOf(position)
 		f.position = &e.Position
 	}
-	e.Tick = f.recorder.now()
+	e.Tick, e.At = f.recorder.now(), f.recorder.Moment()
 	f.events = append(f.events, e)
+	f.changeLocked()
+}
+
+func (f *Follower) changeLocked() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
+
+// Stall makes the follower take nothing after its next response, as a client that
+// hangs, until the returned function is called.
+func (f *Follower) Stall() (goOn func()) {
+	f.addStall(1)
+	return sync.OnceFunc(func() { f.addStall(-1) })
+}
+
+func (f *Follower) addStall(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stalls += n
+	f.changeLocked()
+}
+
+// Name is what the run calls it.
+func (f *Follower) Name() string { return f.name }
+
+// Stream is what it follows.
+func (f *Follower) Stream() backlog.StreamName { return f.stream }
 
 // Position returns where the follower stands; false before Subscribed.
 func (f *Follower) Position() (backlog.Position, bool) {
@@ -209,19 +242,40 @@ func (f *Follower) AwaitSubscribed(ctx context.Context) error {
 // then complete.
 func (f *Follower) AwaitLast(ctx context.Context, last backlog.Position) error {
 	err := f.await(ctx, last.String(), func() bool { return f.position != nil && f.position.Sequence >= last.Sequence })
-	if err != nil {
-		return err
-	}
+	f.completeIf(err == nil)
+	return err
+}
+
+func (f *Follower) completeIf(done bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.complete = true
-	return nil
+	f.complete = f.complete || done
+}
+
+// AwaitLastFrame is AwaitLast by content, for streams that are closed in the run,
+// whose sequences begin anew.
+func (f *Follower) AwaitLastFrame(ctx context.Context, c Content) error {
+	err := f.AwaitFrame(ctx, c)
+	f.completeIf(err == nil)
+	return err
+}
+
+// AwaitFrame waits for a durable frame.
+func (f *Follower) AwaitFrame(ctx context.Context, c Content) error {
+	return f.awaitEvent(ctx, "a durable frame", SawFrame, c)
 }
 
 // AwaitEphemeral waits for an ephemeral frame.
 func (f *Follower) AwaitEphemeral(ctx context.Context, c Content) error {
-	return f.await(ctx, "an ephemeral frame", func() bool {
-		return slices.ContainsFunc(f.events, func(e Event) bool { return e.Kind == SawEphemeral && e.Content == c })
+	return f.awaitEvent(ctx, "an ephemeral frame", SawEphemeral, c)
+}
+
+func (f *Follower) awaitEvent(ctx context.Context, what string, kind EventKind, c Content) error {
+	looked := 0
+	return f.await(ctx, what, func() bool {
+		seen := slices.ContainsFunc(f.events[looked:], func(e Event) bool { return e.Kind == kind && e.Content == c })
+		looked = len(f.events)
+		return seen
 	})
 }
 
@@ -245,5 +299,5 @@ func (f *Follower) await(ctx context.Context, what string, condition func() bool
 func (f *Follower) subscriber() Subscriber {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return Subscriber{Name: f.name, Stream: f.stream, Events: f.events, Complete: f.complete}
+	return Subscriber{Name: f.name, Stream: f.stream, Events: f.events, Complete: f.complete, Slow: f.cfg.Rest > 0}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
 // ordered, resumable and explicit walk each subscriber's events.
@@ -67,7 +68,8 @@ func sendingOrder(run Run) []string {
 	closed := map[backlog.StreamName]bool{}
 	for _, s := range run.Subscribers {
 		for _, e := range s.Events {
-			closed[s.Stream] = closed[s.Stream] || e.Kind == SawClosed
+			renumbered := e.Kind == SawGap && e.Reason == fanfarev1.GapReason_GAP_REASON_EPOCH_CHANGED
+			closed[s.Stream] = closed[s.Stream] || e.Kind == SawClosed || renumbered
 		}
 	}
 	var v violations

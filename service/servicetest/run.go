@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -16,10 +17,27 @@ type Run struct {
 	Publishes   []Publish
 	Subscribers []Subscriber
 	Samples     []ListenerSample
+	// Windows may be empty; Isolated is about them.
+	Windows []Window
+	Memory  []MemorySample
 }
 
 // Tick is a moment of a run, from 1. 0 means never.
 type Tick uint64
+
+// Moment is one, too, as the time since the run began; ticks order what happened
+// at the same.
+type Moment = time.Duration
+
+// Window is a time of a run in which nothing was wrong but what must not concern
+// others.
+type Window struct {
+	From, To Moment
+	// Held are the streams that foreign transactions held.
+	Held []backlog.StreamName
+	// Stalled are the subscribers that took nothing.
+	Stalled []string
+}
 
 // Result is what a publisher was told.
 type Result uint8
@@ -48,8 +66,9 @@ type Publish struct {
 	// idempotency key share it.
 	Content Content
 	// Began is before it was sent, Ended after it was answered.
-	Began, Ended Tick
-	Result       Result
+	Began, Ended     Tick
+	BeganAt, EndedAt Moment
+	Result           Result
 	// Position and Duplicate are set if Result is Confirmed and it is not ephemeral.
 	Position  backlog.Position
 	Duplicate bool
@@ -62,6 +81,8 @@ type Subscriber struct {
 	Events []Event
 	// Complete is true if it stayed until the last frame of the run arrived.
 	Complete bool
+	// Slow is true if it takes less than there is by design.
+	Slow bool
 }
 
 // EventKind is what a subscriber saw.
@@ -90,6 +111,7 @@ const (
 // Event is one thing that a subscriber saw.
 type Event struct {
 	Tick     Tick
+	At       Moment
 	Kind     EventKind
 	Position backlog.Position
 	Content  Content
@@ -124,6 +146,13 @@ const (
 type ListenerSample struct {
 	Replica     string
 	Connections int
+}
+
+// MemorySample is how much memory a replica used at a moment, and the most that it
+// may use.
+type MemorySample struct {
+	Replica      string
+	Bytes, Bound int64
 }
 
 // Content identifies everything of a frame that its publisher chose.

@@ -10,9 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -31,7 +28,7 @@ const (
 // them, while a test kills the server, replaces it or breaks connections at
 // moments of its choice. It knows the server as a client does. Half of the
 // publishers send frames with idempotency keys until they know the outcome; the
-// others pipeline, and give up what is not answered. On each stream one follower
+// others pipeline, ephemeral frames among the rest, and give up what is not answered. On each stream one follower
 // stays and one comes back all the time.
 type Traffic struct {
 	t        testing.TB
@@ -69,9 +66,9 @@ func StartTraffic(t testing.TB, client func() fanfarev1.FanfareServiceClient) *T
 		tr.follow(following, i, "restless", 200*time.Millisecond)
 	}
 	for i := range trafficPublishers {
-		careful := &trafficPublisher{Traffic: tr, name: fmt.Sprint("careful ", i)}
+		careful := tr.publisher(fmt.Sprint("careful ", i))
 		tr.publishing.Go(func() error { return careful.publishEach(publishing) })
-		pipeline := &trafficPublisher{Traffic: tr, name: fmt.Sprint("pipeline ", i)}
+		pipeline := tr.publisher(fmt.Sprint("pipeline ", i))
 		tr.publishing.Go(func() error { return pipeline.publishBursts(publishing) })
 	}
 	return tr
@@ -139,8 +136,7 @@ func (tr *Traffic) Finish() {
 func (tr *Traffic) awaitLast(ctx context.Context, i int) {
 	tr.t.Helper()
 	s := trafficStream(i)
-	p := &trafficPublisher{Traffic: tr, name: "last"}
-	answer, err := p.untilAnswered(ctx, &fanfarev1.NewFrame{
+	answer, err := tr.publisher("last").PublishUntilAnswered(ctx, &fanfarev1.NewFrame{
 		Channel: s.Channel, Scope: s.Scope, Payload: []byte("the last of " + s.Scope), IdempotencyKey: "last",
 	})
 	if err != nil {
@@ -155,9 +151,23 @@ func (tr *Traffic) awaitLast(ctx context.Context, i int) {
 
 // trafficPublisher is one publisher.
 type trafficPublisher struct {
-	*Traffic
-	name string
-	sent int
+	Publisher
+	traffic *Traffic
+	sent    int
+}
+
+func (tr *Traffic) publisher(name string) *trafficPublisher {
+	return &trafficPublisher{traffic: tr, Publisher: Publisher{
+		Name: name, Recorder: tr.recorder, Client: tr.client, Timeout: trafficTimeout, Confirmed: tr.acknowledge,
+	}}
+}
+
+func (tr *Traffic) acknowledge() {
+	tr.acknowledged.Add(1)
+	select {
+	case tr.progress <- struct{}{}:
+	default:
+	}
 }
 
 // next makes the next frame: of varying size, some too large to be announced
@@ -172,16 +182,7 @@ func (p *trafficPublisher) next() *fanfarev1.NewFrame {
 	return &fanfarev1.NewFrame{
 		Channel: s.Channel,
 		Scope:   s.Scope,
-		Payload: fmt.Appendf(nil, "%s/%d %s", p.name, p.sent, strings.Repeat("x", pad)),
-	}
-}
-
-func (p *trafficPublisher) confirm(a *Attempt, answer *fanfarev1.PublishResponse) {
-	a.Confirmed(positionOf(answer.GetPosition()), answer.GetDuplicate())
-	p.acknowledged.Add(1)
-	select {
-	case p.progress <- struct{}{}:
-	default:
+		Payload: fmt.Appendf(nil, "%s/%d %s", p.Name, p.sent, strings.Repeat("x", pad)),
 	}
 }
 
@@ -190,119 +191,31 @@ func (p *trafficPublisher) confirm(a *Attempt, answer *fanfarev1.PublishResponse
 func (p *trafficPublisher) publishEach(ctx context.Context) error {
 	for ctx.Err() == nil {
 		f := p.next()
-		f.IdempotencyKey = fmt.Sprint(p.name, "/", p.sent)
-		if _, err := p.untilAnswered(ctx, f); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+		f.IdempotencyKey = fmt.Sprint(p.Name, "/", p.sent)
+		if _, err := p.PublishUntilAnswered(ctx, f); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
 		}
 	}
 	return nil
 }
 
-// untilAnswered publishes a frame with a key until it is confirmed.
-func (p *trafficPublisher) untilAnswered(ctx context.Context, f *fanfarev1.NewFrame) (*fanfarev1.PublishResponse, error) {
-	for {
-		attempt := p.recorder.Publishing(p.name, f)
-		answer, err := p.publishOnce(ctx, f)
-		switch {
-		case err == nil:
-			p.confirm(attempt, answer)
-			return answer, nil
-		case nothingStored(err):
-			attempt.Refused()
-		}
-		if ctx.Err() != nil || !passes(err) {
-			return nil, err
-		}
-		pause(ctx, rand.N(10*time.Millisecond))
-	}
-}
-
-func (p *trafficPublisher) publishOnce(ctx context.Context, f *fanfarev1.NewFrame) (*fanfarev1.PublishResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, trafficTimeout)
-	defer cancel()
-	return p.client().Publish(ctx, &fanfarev1.PublishRequest{Frame: f})
-}
-
-// publishBursts publishes without keys through PublishStream, and goes on with
-// further frames when a call ends, until ctx ends, which is nil.
+// publishBursts publishes without keys through PublishStream, a few of the frames
+// ephemeral, and goes on with further frames when a call ends, until ctx ends,
+// which is nil.
 func (p *trafficPublisher) publishBursts(ctx context.Context) error {
 	for ctx.Err() == nil {
-		if err := p.pipeline(ctx); !passes(err) && ctx.Err() == nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+		frames := make([]*fanfarev1.NewFrame, trafficBurst)
+		for i := range frames {
+			frames[i] = p.next()
+			frames[i].Ephemeral = rand.N(8) == 0
 		}
-		pause(ctx, rand.N(10*time.Millisecond))
-	}
-	return nil
-}
-
-// pipeline is one PublishStream; it returns how the call ended.
-func (p *trafficPublisher) pipeline(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	call, err := p.client().PublishStream(ctx)
-	for err == nil {
-		err = p.burst(call)
-	}
-	return err
-}
-
-// burst sends some frames and takes their answers. What is not answered stays
-// unknown.
-func (p *trafficPublisher) burst(call fanfarev1.FanfareService_PublishStreamClient) error {
-	attempts := make([]*Attempt, trafficBurst)
-	for i := range attempts {
-		f := p.next()
-		attempts[i] = p.recorder.Publishing(p.name, f)
-		// What it returns, Recv tells better.
-		_ = call.Send(&fanfarev1.PublishStreamRequest{Number: uint64(i), Frame: f})
-	}
-	for range attempts {
-		answer, err := call.Recv()
+		err := p.PublishBurst(ctx, frames)
+		if !Passes(err) && ctx.Err() == nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
 		if err != nil {
-			return err
-		}
-		attempt := attempts[answer.GetNumber()]
-		if published := answer.GetPublished(); published != nil {
-			p.confirm(attempt, published)
-			continue
-		}
-		refusal := answer.GetError()
-		if refusal.GetReason() != fanfarev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN {
-			attempt.Refused()
-		}
-		if err := status.Error(codes.Code(refusal.GetCode()), refusal.GetMessage()); !passes(err) {
-			return err
+			pause(ctx, rand.N(10*time.Millisecond))
 		}
 	}
 	return nil
-}
-
-// passes reports whether an error is one of those that a server which dies or
-// starts causes, and that a client lives with.
-func passes(err error) bool {
-	switch status.Code(err) {
-	case codes.Unavailable, codes.ResourceExhausted, codes.Canceled:
-		return true
-	case codes.Unknown:
-		return reasonOf(err) == "OUTCOME_UNKNOWN"
-	default:
-		return false
-	}
-}
-
-// nothingStored reports whether the server said so; a connection that broke says
-// nothing.
-func nothingStored(err error) bool {
-	reason := reasonOf(err)
-	return reason != "" && reason != "OUTCOME_UNKNOWN" && reason != "INTERNAL"
-}
-
-// reasonOf is the reason of an error that has one.
-func reasonOf(err error) string {
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			return info.GetReason()
-		}
-	}
-	return ""
 }
