@@ -42,6 +42,12 @@ type Bounds struct {
 	StreamRetention time.Duration
 }
 
+// UseInterval is how exactly a store knows when a stream was last used, if what
+// uses it is ephemeral frames, which write nothing: the first of an interval is
+// noted, and a stream that has carried one is kept for so much longer than its
+// retention.
+const UseInterval = time.Minute
+
 // DefaultBounds apply where no policy sets anything else.
 var DefaultBounds = Bounds{Backlog: 1000, StreamRetention: 7 * 24 * time.Hour}
 

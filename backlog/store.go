@@ -123,7 +123,8 @@ type StreamState struct {
 	// RetentionAge is how old they may be, 0 meaning any age.
 	Backlog      uint64
 	RetentionAge time.Duration
-	// Created is when the stream first existed, Updated when it last changed.
+	// Created is when the stream first existed, Updated when it last changed or an
+	// ephemeral frame used it, the latter up to UseInterval late.
 	Created, Updated time.Time
 }
 

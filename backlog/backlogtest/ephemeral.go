@@ -16,6 +16,7 @@ var ephemeralTests = []test{
 	{"ClosingWithoutDurableFrames", testCloseEphemeralOnly},
 	{"RestartOfTheStore", testEphemeralAfterRestart},
 	{"RemovedAfterStreamRetention", testEphemeralRetention},
+	{"KeptWhileInUse", testEphemeralUse},
 	{"ExhaustedSequence", testEphemeralOnExhausted},
 	{"Expectations", testEphemeralExpectations},
 	{"Limits", testEphemeralLimits},
@@ -114,7 +115,7 @@ func testEphemeralCreates(h *harness) {
 }
 
 // testEphemeralChangesOnce: ephemeral frames are cheap because the second one
-// writes nothing.
+// writes nothing for a while.
 func testEphemeralChangesOnce(h *harness) {
 	fresh, used := name("once", "fresh"), name("once", "used")
 	h.publishMany(used, 3)
@@ -206,8 +207,8 @@ func testEphemeralAfterRestart(h *harness) {
 	equal(h, "sequence", h.publish(expecting(text(fresh, "1"), 0, head.Epoch)).Sequence, 1)
 }
 
-// testEphemeralRetention: a stream without durable frames is idle however many
-// ephemeral ones it carries.
+// testEphemeralRetention: a stream whose last ephemeral frame is older than its
+// retention is removed.
 func testEphemeralRetention(h *harness) {
 	stream, full := name("retention", "empty"), name("retention", "full")
 	h.setBounds(backlog.Bounds{Backlog: 10, StreamRetention: time.Hour})

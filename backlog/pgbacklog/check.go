@@ -178,7 +178,7 @@ const objectsSQL = `
 	func as (
 	  select to_regprocedure(quote_ident($1) || '.' || signature)::oid as oid, signature
 	    from unnest(array['_origin()', '_remember_origin()', '_publish(text[],text[],bytea[],text[],text[],text[],text[],bigint[],bigint[],boolean[],text,int)',
-	                      '_close(text,text,bigint,int)', '_await_stream(text,text,int)', '_held_streams(text[],text[])', '_trim(text,text)', '_policy(text)',
+	                      '_close(text,text,bigint,int)', '_await_stream(text,text,int)', '_held_streams(text[],text[])', '_trim(text,text)', '_policy(text)', '_use_interval()',
 	                      '_set_policy(text,boolean,bigint,interval,interval,int)', '_set_default_backlog(bigint,int)']) signature)`
 
 // queryNames runs a query about schema that returns texts.

@@ -84,7 +84,7 @@ select s.channel, s.scope,
                     from fanfare.channel_frames f
                    where f.stream_id = s.stream_id and f.sequence > s.floor order by f.sequence limit 1)
             then 'trim'
-            when s.floor = s.head and coalesce(s.closed_at, s.updated) < t.now - p.stream_retention then 'remove'
+            when s.floor = s.head and coalesce(s.closed_at, s.updated) < t.now - p.stream_retention - case when s.ephemeral then fanfare._use_interval() else '0' end then 'remove'
             else 'none' end
   from page s cross join fanfare.settings g cross join (select clock_timestamp() as now) t
   cross join lateral fanfare._policy(s.channel) p
@@ -107,7 +107,8 @@ with locked as materialized (
   select s.channel, s.scope
     from fanfare.streams s join unnest($1::text[], $2::text[]) c(channel, scope) on s.channel = c.channel and s.scope = c.scope
     cross join lateral fanfare._policy(s.channel) p
-   where s.floor = s.head and coalesce(s.closed_at, s.updated) < clock_timestamp() - p.stream_retention
+   where s.floor = s.head
+     and coalesce(s.closed_at, s.updated) < clock_timestamp() - p.stream_retention - case when s.ephemeral then fanfare._use_interval() else '0' end
    order by s.channel, s.scope
      for update of s skip locked)
 delete from fanfare.streams s using locked l where s.channel = l.channel and s.scope = l.scope`

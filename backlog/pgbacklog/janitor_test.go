@@ -195,3 +195,37 @@ func TestGraceIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestSweepMeetsUse: a stream that looked idle when the janitor saw it, and is used
+// by an ephemeral frame before it is removed, is left.
+func TestSweepMeetsUse(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	if d := query[time.Duration](t, s.url, `select fanfare._use_interval()`); d != backlog.UseInterval {
+		t.Errorf("the schema notes use every %v, want %v", d, backlog.UseInterval)
+	}
+	execute(t, s.url, `select fanfare.set_policy('', true, null, null, '1 hour')`)
+	used, idle := ephemeral(publication("used", "x")), ephemeral(publication("idle", "x"))
+	for _, p := range []backlog.Publication{used, idle} {
+		mustPublish(t, s.Store, p)
+		s.age(t, p.Stream, time.Hour+backlog.UseInterval)
+	}
+	tx, err := s.publishing.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := s.janitor.candidates(t.Context(), tx, backlog.StreamName{})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil || len(page.remove) != 2 {
+		t.Fatalf("the janitor saw %+v, %v, want two streams to remove", page, err)
+	}
+	mustPublish(t, s.Store, used)
+	if err := s.janitor.work(t.Context(), page); err != nil {
+		t.Fatal(err)
+	}
+	if got := query[string](t, s.url, `select string_agg(scope, ',') from fanfare.streams`); got != "used" {
+		t.Errorf("%q are left, want the used one", got)
+	}
+}

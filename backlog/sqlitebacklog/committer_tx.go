@@ -152,13 +152,18 @@ func (t *transaction) number(row *streamRow, p *publication) {
 }
 
 // passEphemeral has an ephemeral frame announced after the frames that its stream
-// has by then. Only the first one changes the stream's row: that is created or
-// reopened if need be, and marked.
+// has by then. Only the first one changes the stream's row, which is created or
+// reopened if need be, and marked, and one in each backlog.UseInterval notes that
+// the stream is in use.
 func (t *transaction) passEphemeral(row *streamRow, p *publication) {
 	if !row.exists || row.closed || !row.ephemeral {
 		t.remember(row)
 		t.open(row)
 		row.ephemeral, row.renewed = true, true
+		row.touch(t.now)
+	}
+	if row.updated < t.now-backlog.UseInterval.Microseconds() {
+		t.remember(row)
 		row.touch(t.now)
 	}
 	p.outcome = backlog.Outcome{} // it has no place of its own

@@ -39,13 +39,13 @@ const (
 	removeRetiredSQL = `delete from retired_streams where stream_id = ?1`
 
 	// candidatesSQL looks at a page of streams in the order of the primary key.
-	candidatesSQL = `select s.channel, s.scope, s.head, s.floor, s.closed_at, s.updated,
+	candidatesSQL = `select s.channel, s.scope, s.head, s.floor, s.closed_at, s.updated, s.ephemeral,
 		case when s.floor < s.head then (select f.created from channel_frames f
 			where f.stream_id = s.stream_id and f.sequence > s.floor order by f.sequence limit 1) end
 		from streams s where (s.channel, s.scope) > (?1, ?2) order by s.channel, s.scope limit ?3`
 
 	removeStreamSQL = `delete from streams
-		where channel = ?1 and scope = ?2 and floor = head and coalesce(closed_at, updated) < ?3`
+		where channel = ?1 and scope = ?2 and floor = head and coalesce(closed_at, updated) + ephemeral * ?4 < ?3`
 )
 
 // A janitor deletes what the bounds no longer keep: idempotency keys past their
@@ -250,6 +250,7 @@ type candidate struct {
 	head, floor      int64
 	closedAt, oldest sql.NullInt64
 	updated          int64
+	ephemeral        bool
 }
 
 // candidates finds the streams of a page that have something to do.
@@ -263,7 +264,7 @@ func (j *janitor) candidates(ctx context.Context, after backlog.StreamName) (str
 		}
 		graceOver := j.store.clock.before(microseconds(grace))
 		var c candidate
-		into := []any{&c.name.Channel, &c.name.Scope, &c.head, &c.floor, &c.closedAt, &c.updated, &c.oldest}
+		into := []any{&c.name.Channel, &c.name.Scope, &c.head, &c.floor, &c.closedAt, &c.updated, &c.ephemeral, &c.oldest}
 		return n.each(ctx, n.statements.candidates, []any{after.Channel, after.Scope, sweepPage}, into, func() error {
 			page.add(&c, j.store, graceOver)
 			return nil
@@ -294,11 +295,16 @@ func (p *streamPage) add(c *candidate, s *Store, graceOver int64) {
 	}
 }
 
+// idleSince is the time since which nothing has used a stream, at the latest.
 func (c *candidate) idleSince() int64 {
+	since := c.updated
 	if c.closedAt.Valid {
-		return c.closedAt.Int64
+		since = c.closedAt.Int64
 	}
-	return c.updated
+	if c.ephemeral {
+		since += backlog.UseInterval.Microseconds()
+	}
+	return since
 }
 
 // trim trims streams, several in a transaction and each as often as there is
@@ -331,7 +337,7 @@ func (j *janitor) remove(ctx context.Context, names []backlog.StreamName) error 
 		n := min(len(names), sweepRemoved)
 		for _, name := range names[:n] {
 			since := j.store.clock.before(j.store.bounds(name.Channel).StreamRetention)
-			if _, err := conn.ExecContext(ctx, removeStreamSQL, name.Channel, name.Scope, since); err != nil {
+			if _, err := conn.ExecContext(ctx, removeStreamSQL, name.Channel, name.Scope, since, backlog.UseInterval.Microseconds()); err != nil {
 				return false, err
 			}
 		}

@@ -329,3 +329,34 @@ func TestClockJumps(t *testing.T) {
 		})
 	}
 }
+
+// TestSweepMeetsUse: a stream that looked idle when the janitor saw it, and is used
+// by an ephemeral frame before it is removed, is left.
+func TestSweepMeetsUse(t *testing.T) {
+	s := openRunning(t, newFile(t))
+	s.setPolicy(t, backlog.Policy{Prefix: true, StreamRetention: pointerTo(time.Hour)})
+	used := backlog.Publication{Stream: backlog.StreamName{Channel: "c", Scope: "used"}, Ephemeral: true}
+	idle := backlog.Publication{Stream: backlog.StreamName{Channel: "c", Scope: "idle"}, Ephemeral: true}
+	publish := func(p backlog.Publication) {
+		t.Helper()
+		if _, err := backlog.Publish(t.Context(), s, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []backlog.Publication{used, idle} {
+		publish(p)
+		s.age(t, p.Stream, time.Hour+backlog.UseInterval)
+	}
+	j := &janitor{store: s.Store, pause: func(context.Context, time.Duration) bool { return true }}
+	page, err := j.candidates(t.Context(), backlog.StreamName{})
+	if err != nil || len(page.remove) != 2 {
+		t.Fatalf("the janitor saw %+v, %v, want two streams to remove", page, err)
+	}
+	publish(used)
+	if err := j.remove(t.Context(), page.remove); err != nil {
+		t.Fatal(err)
+	}
+	if got := query[string](t, s, "select group_concat(scope) from streams"); got != "used" {
+		t.Errorf("%q are left, want the used one", got)
+	}
+}

@@ -158,6 +158,13 @@ create table server (
   origin   bigint      not null
 );
 
+-- Of what ephemeral frames use a stream, updated notes at most one in this time,
+-- so that they write nothing but rarely; a stream that has carried one is kept for
+-- so much longer.
+-- +goose StatementBegin
+create function _use_interval() returns interval language sql immutable as $$ select interval '1 minute' $$;
+-- +goose StatementEnd
+
 -- This server's origin, 62 bits: it differs between a server and one that was
 -- restored or promoted from it, so that a sequence given twice is not the same
 -- position. Origins have bit 62 clear and own epochs have it set, so a combined
@@ -565,7 +572,7 @@ begin
     epoch := s.epoch # s.head_origin;
     sequence := s.head;
     v_now := clock_timestamp();
-    if not s.ephemeral then
+    if not s.ephemeral or s.updated < v_now - _use_interval() then
       update streams t set ephemeral = true, updated = v_now where t.channel = p_channel and t.scope = p_scope;
     end if;
     p_headers := coalesce(v_headers::text, '');
@@ -773,7 +780,7 @@ begin
            stream_id = n.stream_id, epoch = n.epoch, previous_epoch = n.previous_epoch, floor = n.floor, floor_origin = n.floor_origin, closed = false, closed_at = null
       from (select distinct u.r from unnest(status, i_row) u(status, r) where u.status = 6) g
       join unnest(rows) with ordinality n on n.ordinality = g.r
-     where t.channel = n.channel and t.scope = n.scope and (t.closed or not t.ephemeral);
+     where t.channel = n.channel and t.scope = n.scope and (t.closed or not t.ephemeral or t.updated < v_now - _use_interval());
   end if;
 
   insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
