@@ -32,7 +32,7 @@ type answer struct {
 // known to be behind, or does not hold the start.
 func (s *stream) answerLocked(start Start, listening uint64) (a answer, ok bool) {
 	t := s.current
-	if t == nil || s.confirmed != listening || len(s.held.list) > 0 {
+	if t == nil || s.confirmed != listening || !s.held.explained() {
 		return answer{}, false
 	}
 	if t.own == 0 {

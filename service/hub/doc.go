@@ -58,8 +58,11 @@
 // same array, between what came before and what came after, and becomes a [Gap]
 // for every subscription that was there, if the stream has ever carried an
 // ephemeral frame: the refresh that follows tells, which looks at the store after
-// the outage. The same stands for ephemeral frames that came in such numbers
-// during a load that they could not be held.
+// the outage.
+//
+// Those that come before a read of their stream was taken in are held, bounded and
+// counted as in a tail. Only what is given up of them, for want of room, becomes a
+// Gap, too.
 //
 // A read may overtake announcements. For durable frames that is harmless. But
 // a close that was read, and not announced, may have ephemeral frames before it on
@@ -113,10 +116,10 @@
 //
 // # Memory
 //
-// Bounded whatever clients do: each tail in frames and bytes, of both kinds, all
-// tails together (past that the coldest are emptied and their subscriptions read
-// from the store, or are ended), pages together, held announcements per stream, and what one round
-// of loads may bring.
+// Bounded whatever clients do: each tail in frames and bytes, of both kinds, and
+// what is held for a stream; all of these together (past that the coldest are
+// emptied and their subscriptions read from the store, or are ended or told); pages
+// together; and what one round of loads may bring.
 //
 // # What it does not do
 //

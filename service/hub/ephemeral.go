@@ -139,18 +139,21 @@ func (t *tail) emptyEphemerals() {
 }
 
 // announceEphemeralLocked takes an ephemeral frame into a tail, where it waits
-// for those that are still before its place.
-func (s *stream) announceEphemeralLocked(t *tail, f backlog.Frame, at moment, hooks *hooks) {
+// for those that are still before its place. frame is nil if it is not encoded yet.
+func (s *stream) announceEphemeralLocked(t *tail, a *backlog.Announcement, frame *entry, at moment, hooks *hooks) {
 	s.marked, s.used = true, time.Now()
 	// Those before it came, and must be told, before it.
 	s.noteOutagesLocked(at.outages, hooks)
 	if t == s.current {
-		s.reachLocked(t, f.Position.Sequence)
+		s.reachLocked(t, a.Frame.Position.Sequence)
 	}
 	if !s.readableLocked(t) {
 		return
 	}
-	t.addEphemeral(s.hub.entryOf(f), len(t.parked.list) == t.readers && len(s.former) == 0)
+	if frame == nil {
+		frame = s.hub.entryOf(a.Frame)
+	}
+	t.addEphemeral(frame, len(t.parked.list) == t.readers && len(s.former) == 0)
 	s.fitLocked(t)
 	s.hub.counts.ephemeral.Add(1)
 	t.parked.wake(hooks)

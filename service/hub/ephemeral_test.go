@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -226,50 +225,6 @@ func TestEphemeralFramesDuringTheLoad(t *testing.T) {
 			s.silent()
 		})
 	}
-}
-
-// More of them during a load than is held: those who wait for it are told, and
-// nobody else.
-func TestEphemeralFloodDuringTheLoad(t *testing.T) {
-	for what, flood := range map[string]func(r *rig){
-		"frames": func(r *rig) { r.ephemeralMany(orders, 0, maxHeld+1) },
-		"bytes": func(r *rig) {
-			for range 5 {
-				r.bus.publishEphemeral(orders, strings.Repeat("x", 60<<10))
-			}
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			bubble(t, Config{}, func(t *testing.T, r *rig) {
-				r.publishMany(orders, 0, 3)
-				r.store.after = func(string) {
-					r.store.after = nil
-					flood(r)
-				}
-				s := r.subscribe(orders, Live())
-				s.caughtUp()
-				s.gap(GapEphemeralMaybeMissed)
-				expect(t, s.all, nil)
-				s.ephemerals(1)
-				s.silent()
-				later := r.subscribe(orders, Live())
-				later.caughtUp()
-				later.silent()
-			})
-		})
-	}
-	// Durable announcements, whose room is another, are not told of.
-	bubble(t, Config{}, func(t *testing.T, r *rig) {
-		r.store.after = func(string) {
-			r.store.after = nil
-			r.ephemeralMany(orders, 0, 1)
-			r.publishMany(orders, 0, 3*maxHeld)
-			r.ephemeralMany(orders, 1, 1)
-		}
-		s := r.subscribe(orders, Live())
-		expect(t, s.ephemerals(2), ephemeralNumbers(0, 2))
-		s.caughtUpOrSilent()
-	})
 }
 
 // An ephemeral frame that a read has overtaken is delivered at once to who is past

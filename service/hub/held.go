@@ -6,9 +6,10 @@ import (
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
-// Bounds of what is held for one stream. Held announcements are a convenience:
-// without them a busy stream would be read again and again, because each read
-// would end behind what was announced meanwhile.
+// Bounds of the durable announcements that are held for one stream. They are a
+// convenience: without them a busy stream would be read again and again, because
+// each read would end behind what was announced meanwhile. Ephemeral frames, which
+// no read brings, are bounded as a tail is.
 const (
 	maxHeld      = 128
 	maxHeldBytes = 256 << 10
@@ -22,6 +23,8 @@ type held struct {
 	list []heldAnnouncement
 	// durable and ephemeral are bounded apart from each other.
 	durable, ephemeral heldSize
+	// counted is how much of the bytes of ephemeral frames is in the hub's total.
+	counted int
 	// count is the number of the last announcement that was held.
 	count uint64
 	// missed is true if ephemeral frames were given up for want of room.
@@ -32,33 +35,67 @@ type heldAnnouncement struct {
 	number  uint64
 	outages uint64 // when it came
 	backlog.Announcement
+	// frame is an ephemeral frame, of which the announcement keeps the position.
+	frame *entry
 }
 
 type heldSize struct{ count, bytes int }
 
-// add holds an announcement. If there is no room for it the older ones are given
-// up: the read that explains this one sees them, too, but for ephemeral frames,
-// which are then missed.
+// lacks reports whether there is no room for so many bytes more.
+func (h heldSize) lacks(bytes, maxCount, maxBytes int) bool {
+	return h.count >= maxCount || (h.count > 0 && h.bytes+bytes > maxBytes)
+}
+
+// add holds an announcement of something durable. If there is no room for it the
+// older ones are given up: the read that explains this one sees them, too.
 func (h *held) add(a *backlog.Announcement, at moment) {
-	kept, size := *a, &h.durable
-	ephemeral := a.Kind == backlog.AnnounceEphemeral
-	if ephemeral {
-		size = &h.ephemeral
-	} else if len(kept.Frame.Payload) > maxHeldBytes/4 {
+	kept := *a
+	if len(kept.Frame.Payload) > maxHeldBytes/4 {
 		// As if it had not been carried.
 		kept.Frame = backlog.Frame{Position: kept.Frame.Position}
 		kept.Kind = backlog.AnnouncePointer
 	}
 	bytes := len(kept.Frame.Payload)
-	if size.count == maxHeld || (size.count > 0 && size.bytes+bytes > maxHeldBytes) {
-		h.list = slices.DeleteFunc(h.list, func(a heldAnnouncement) bool { return (a.Kind == backlog.AnnounceEphemeral) == ephemeral })
-		*size = heldSize{}
-		h.missed = h.missed || ephemeral
+	if h.durable.lacks(bytes, maxHeld, maxHeldBytes) {
+		h.giveUp(&h.durable, func(a *heldAnnouncement) bool { return a.frame == nil })
 	}
+	h.append(&h.durable, bytes, heldAnnouncement{outages: at.outages, Announcement: kept})
+}
+
+// addEphemeral holds an ephemeral frame. If there is no room for it the older ones
+// are missed; it returns how many.
+func (h *held) addEphemeral(a *backlog.Announcement, frame *entry, at moment, maxFrames, maxBytes int) (missed int) {
+	kept := *a
+	kept.Frame = backlog.Frame{Position: a.Frame.Position}
+	bytes := frame.bytes() + entryOverhead
+	if h.ephemeral.lacks(bytes, maxFrames, maxBytes) {
+		missed = h.giveUpEphemerals()
+	}
+	h.append(&h.ephemeral, bytes, heldAnnouncement{outages: at.outages, Announcement: kept, frame: frame})
+	return missed
+}
+
+// giveUpEphemerals gives up the ephemeral frames, which are then missed, and returns
+// how many they were.
+func (h *held) giveUpEphemerals() (missed int) {
+	if missed = h.ephemeral.count; missed > 0 {
+		h.missed = true
+		h.giveUp(&h.ephemeral, func(a *heldAnnouncement) bool { return a.frame != nil })
+	}
+	return missed
+}
+
+func (h *held) giveUp(size *heldSize, which func(*heldAnnouncement) bool) {
+	h.list = slices.DeleteFunc(h.list, func(a heldAnnouncement) bool { return which(&a) })
+	*size = heldSize{}
+}
+
+func (h *held) append(size *heldSize, bytes int, a heldAnnouncement) {
 	h.count++
 	size.count++
 	size.bytes += bytes
-	h.list = append(h.list, heldAnnouncement{h.count, at.outages, kept})
+	a.number = h.count
+	h.list = append(h.list, a)
 }
 
 // take returns what is held and holds nothing.
@@ -67,6 +104,9 @@ func (h *held) take() []heldAnnouncement {
 	h.list, h.durable, h.ephemeral = nil, heldSize{}, heldSize{}
 	return list
 }
+
+// explained reports whether there is nothing to be explained, or told.
+func (h *held) explained() bool { return len(h.list) == 0 && !h.missed }
 
 // firstOf returns an announcement of the beginning of a numbering, the earliest
 // held of those wanted: its first frame, or an ephemeral one before that. nil if
@@ -121,7 +161,7 @@ func (e *endedNumberings) has(own uint64) bool { return slices.Contains(e.own[:]
 // was held; counted if none is.
 func (h *held) outagesOr(counted uint64) uint64 {
 	for i := range h.list {
-		if a := &h.list[i]; a.Kind == backlog.AnnounceEphemeral {
+		if a := &h.list[i]; a.frame != nil {
 			return min(a.outages, counted)
 		}
 	}
@@ -138,30 +178,31 @@ func (s *stream) explainHeldLocked(k known, origin uint64, hooks *hooks) {
 		s.tellOutageLocked(s.current, hooks)
 	}
 	list := s.held.take()
+	s.settleHeldLocked()
 	for len(list) > 0 && list[0].number <= k.held {
 		a := &list[0]
 		list = list[1:]
-		if !s.explainedLocked(&a.Announcement, moment{origin, a.outages}, hooks) {
+		if !s.explainedLocked(a, moment{origin, a.outages}, hooks) {
 			s.dropLocked(&a.Announcement)
 		}
 	}
 	s.noteOutagesLocked(k.outages, hooks)
 	for i := range list {
-		s.announceLocked(&list[i].Announcement, moment{origin, list[i].outages}, hooks)
+		s.announceLocked(&list[i].Announcement, list[i].frame, moment{origin, list[i].outages}, hooks)
 	}
 }
 
 // explainedLocked takes in what a read does not show: ephemeral frames, and the
 // close of a tail whose end waits for it.
-func (s *stream) explainedLocked(a *backlog.Announcement, at moment, hooks *hooks) bool {
+func (s *stream) explainedLocked(a *heldAnnouncement, at moment, hooks *hooks) bool {
 	if t := s.unendedLocked(a.OwnEpoch); t != nil {
-		s.announceFormerLocked(t, a, at, hooks)
-		return a.Kind == backlog.AnnounceEphemeral
+		s.announceFormerLocked(t, &a.Announcement, a.frame, at, hooks)
+		return a.frame != nil
 	}
-	if a.Kind != backlog.AnnounceEphemeral || s.current.own == 0 || s.current.own != a.OwnEpoch {
+	if a.frame == nil || s.current.own == 0 || s.current.own != a.OwnEpoch {
 		return false
 	}
-	s.announceEphemeralLocked(s.current, a.Frame, at, hooks)
+	s.announceEphemeralLocked(s.current, &a.Announcement, a.frame, at, hooks)
 	return true
 }
 

@@ -326,7 +326,7 @@ func (c *modelClient) checkNotice(n Notice) error {
 	if !ok {
 		return nil
 	}
-	if g.Reason == GapEphemeralMaybeMissed && c.bus.outages.Load() > 0 {
+	if g.Reason == GapEphemeralMaybeMissed && (c.bus.outages.Load() > 0 || c.hub.Stats().Missed > 0) {
 		c.told.Add(1)
 		return nil
 	}

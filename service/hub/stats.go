@@ -8,7 +8,7 @@ import (
 
 // counts are what the hub has counted since it was made.
 type counts struct {
-	loads, refreshes, pages, appended, ephemeral, dropped, hints, shrunk, slow atomic.Uint64
+	loads, refreshes, pages, appended, ephemeral, missed, dropped, hints, shrunk, slow atomic.Uint64
 }
 
 // Stats tells what the hub holds and has done.
@@ -26,6 +26,9 @@ type Stats struct {
 	// Ephemeral counts ephemeral frames that went into a tail; Slow subscriptions
 	// that were ended because they had not taken one that was dropped.
 	Ephemeral, Slow uint64
+	// Missed counts ephemeral frames that came before their stream had been read and
+	// were given up for want of room, which subscriptions were told.
+	Missed uint64
 	// Dropped counts announced frames that were not in the store.
 	Dropped uint64
 	// Hints counts hints; Shrunk counts tails emptied for want of room.
@@ -48,6 +51,7 @@ func (h *Hub) Stats() Stats {
 		Appended:    h.counts.appended.Load(),
 		Ephemeral:   h.counts.ephemeral.Load(),
 		Slow:        h.counts.slow.Load(),
+		Missed:      h.counts.missed.Load(),
 		Dropped:     h.counts.dropped.Load(),
 		Hints:       h.counts.hints.Load(),
 		Shrunk:      h.counts.shrunk.Load(),

@@ -75,36 +75,38 @@ func (s *stream) announce(a *backlog.Announcement, at moment, hooks *hooks) {
 	if s.removed {
 		return
 	}
-	s.announceLocked(a, at, hooks)
+	s.announceLocked(a, nil, at, hooks)
 }
 
-func (s *stream) announceLocked(a *backlog.Announcement, at moment, hooks *hooks) {
+// announceLocked takes in an announcement. If it is of an ephemeral frame that was
+// held, frame is that; otherwise it is nil.
+func (s *stream) announceLocked(a *backlog.Announcement, frame *entry, at moment, hooks *hooks) {
 	t, p := s.current, a.Frame.Position
 	switch {
 	case t == nil:
-		s.held.add(a, at)
+		s.keepLocked(a, frame, at)
 	case a.OwnEpoch != t.own && s.unendedLocked(a.OwnEpoch) != nil:
-		s.announceFormerLocked(s.unendedLocked(a.OwnEpoch), a, at, hooks)
+		s.announceFormerLocked(s.unendedLocked(a.OwnEpoch), a, frame, at, hooks)
 	case a.OwnEpoch != 0 && a.OwnEpoch != t.own && s.ended.has(a.OwnEpoch):
 		// Late: that numbering has ended, after everything in it.
 	case t.own == 0 || a.OwnEpoch != t.own:
-		s.holdLocked(a, at)
+		s.holdLocked(a, frame, at)
 	case s.origin != at.origin:
 		// Another server than the tail was read from: it may have lost commits, and
 		// until that is known nothing is next in line.
-		s.holdLocked(a, at)
+		s.holdLocked(a, frame, at)
 	case a.Kind == backlog.AnnounceClosed:
 		s.announceClosedLocked(a, at, hooks)
 	case a.Kind == backlog.AnnounceEphemeral:
-		s.announceEphemeralLocked(t, a.Frame, at, hooks)
+		s.announceEphemeralLocked(t, a, frame, at, hooks)
 	case a.Origin != at.origin:
-		s.holdLocked(a, at)
+		s.holdLocked(a, nil, at)
 	case p.Sequence <= t.head.Sequence:
 		// Seen.
 	case a.Kind == backlog.AnnounceFrame && p == backlog.Position{Epoch: t.own ^ at.origin, Sequence: t.head.Sequence + 1}:
 		s.appendLocked(t, a, hooks)
 	default:
-		s.holdLocked(a, at)
+		s.holdLocked(a, nil, at)
 	}
 }
 
@@ -121,11 +123,11 @@ func (s *stream) unendedLocked(own uint64) *tail {
 
 // announceFormerLocked takes in what is announced of a numbering that is over.
 // Its durable frames are read.
-func (s *stream) announceFormerLocked(t *tail, a *backlog.Announcement, at moment, hooks *hooks) {
+func (s *stream) announceFormerLocked(t *tail, a *backlog.Announcement, frame *entry, at moment, hooks *hooks) {
 	s.noteOutagesLocked(at.outages, hooks)
 	switch {
 	case a.Kind == backlog.AnnounceEphemeral:
-		s.announceEphemeralLocked(t, a.Frame, at, hooks)
+		s.announceEphemeralLocked(t, a, frame, at, hooks)
 	case a.Kind != backlog.AnnounceClosed:
 	case t.retired:
 		t.closedAt = a.Frame.Position
@@ -155,13 +157,28 @@ func (s *stream) announceClosedLocked(a *backlog.Announcement, at moment, hooks 
 	if last.Sequence > t.head.Sequence {
 		t.closedAt = last
 	}
-	s.holdLocked(a, at)
+	s.holdLocked(a, nil, at)
 }
 
 // holdLocked keeps an announcement for the read that explains it.
-func (s *stream) holdLocked(a *backlog.Announcement, at moment) {
-	s.held.add(a, at)
+func (s *stream) holdLocked(a *backlog.Announcement, frame *entry, at moment) {
+	s.keepLocked(a, frame, at)
 	s.queueRefreshLocked()
+}
+
+// keepLocked keeps an announcement for a read that is to come.
+func (s *stream) keepLocked(a *backlog.Announcement, frame *entry, at moment) {
+	if a.Kind != backlog.AnnounceEphemeral {
+		s.held.add(a, at)
+		return
+	}
+	if frame == nil {
+		frame = s.hub.entryOf(a.Frame)
+	}
+	s.used = time.Now()
+	missed := s.held.addEphemeral(a, frame, at, s.hub.cfg.TailFrames, s.hub.cfg.TailBytes)
+	s.hub.counts.missed.Add(uint64(missed))
+	s.settleHeldLocked()
 }
 
 // closeGrace is how long the announcement of a close that was read is awaited.
@@ -235,7 +252,13 @@ func (s *stream) settleLocked(t *tail) {
 	t.counted = t.bytes
 }
 
-// shrink empties the stream's tails and returns the bytes that were freed.
+// settleHeldLocked does so with the ephemeral frames that are held.
+func (s *stream) settleHeldLocked() {
+	s.hub.addTailBytes(s.held.ephemeral.bytes - s.held.counted)
+	s.held.counted = s.held.ephemeral.bytes
+}
+
+// shrink empties the stream's tails, gives up the ephemeral frames that are held, and returns the bytes that were freed.
 func (s *stream) shrink() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +266,9 @@ func (s *stream) shrink() int {
 }
 
 func (s *stream) shrinkLocked() int {
-	freed := 0
+	freed := s.held.ephemeral.bytes
+	s.hub.counts.missed.Add(uint64(s.held.giveUpEphemerals()))
+	s.settleHeldLocked()
 	for _, t := range append(slices.Clone(s.former), s.current) {
 		if t == nil {
 			continue
@@ -261,8 +286,8 @@ func (s *stream) remove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.removed = true
+	s.held = held{counted: s.held.counted}
 	s.shrinkLocked()
-	s.held = held{}
 }
 
 func (s *stream) queueLoadLocked() {
@@ -302,5 +327,5 @@ func (s *stream) wantRefresh() bool {
 // refreshDueLocked reports whether a queued refresh is still needed: what was
 // held may have been explained by a read that was in flight.
 func (s *stream) refreshDueLocked() bool {
-	return s.refreshWanted || len(s.held.list) > 0 || (s.current != nil && s.current.ephemerals.reach > s.current.head.Sequence)
+	return s.refreshWanted || !s.held.explained() || (s.current != nil && s.current.ephemerals.reach > s.current.head.Sequence)
 }
