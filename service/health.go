@@ -23,6 +23,8 @@ const LivenessService = "liveness"
 const (
 	// BusPostgreSQL is a listener connection.
 	BusPostgreSQL = "postgresql"
+	// BusPoll asks the database, which cannot be listened to.
+	BusPoll = "poll"
 	// BusInProcess is that of an embedded store.
 	BusInProcess = "in-process"
 )
@@ -125,10 +127,14 @@ func newHealthService(ping func(context.Context) error, listening func() uint64,
 
 // notListening is the fault of a bus without a listening.
 func (h *healthService) notListening() *failure {
-	if h.busKind == BusInProcess {
+	switch h.busKind {
+	case BusInProcess:
 		return &failure{message: "the in-process bus does not run"}
+	case BusPoll:
+		return &failure{message: "the database does not say whether there are new frames"}
+	default:
+		return &failure{message: "the listener is not connected"}
 	}
-	return &failure{message: "the listener is not connected"}
 }
 
 // current returns what is known.

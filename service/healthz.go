@@ -45,7 +45,7 @@ type healthz struct {
 }
 
 type healthzChannel struct {
-	// Kind is BusPostgreSQL or BusInProcess.
+	// Kind is BusPostgreSQL, BusPoll or BusInProcess.
 	Kind      string    `json:"kind"`
 	Listening bool      `json:"listening"`
 	Since     time.Time `json:"since"`

@@ -52,8 +52,8 @@ type Config struct {
 	// told to go one by one, 500 a second or as many as must be for all to be told
 	// within its first two thirds. 0: 15 s.
 	DrainGrace time.Duration
-	// BusKind is what the bus is: BusPostgreSQL or BusInProcess. Operators are told
-	// by it what to look at. Empty: BusPostgreSQL.
+	// BusKind is what the bus is: BusPostgreSQL, BusPoll or BusInProcess. Operators
+	// are told by it what to look at. Empty: BusPostgreSQL.
 	BusKind string
 	// Version and Instance are told by /healthz: what runs, and which of several.
 	// Empty: not told.

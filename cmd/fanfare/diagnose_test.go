@@ -84,9 +84,11 @@ func TestRefusalsAreFinal(t *testing.T) {
 		s := (&scriptedServer{
 			publish:       func(context.Context) (*fanfarev1.PublishResponse, error) { return nil, refuse() },
 			publishStream: func(fanfarev1.FanfareService_PublishStreamServer) error { return refuse() },
-			subscribe:     func(grpc.ServerStreamingServer[fanfarev1.SubscribeResponse]) error { return refuse() },
-			close:         func(context.Context) (*fanfarev1.CloseStreamResponse, error) { return nil, refuse() },
-			listStreams:   func(*fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error) { return nil, refuse() },
+			subscribe: func(*fanfarev1.SubscribeRequest, grpc.ServerStreamingServer[fanfarev1.SubscribeResponse]) error {
+				return refuse()
+			},
+			close:       func(context.Context) (*fanfarev1.CloseStreamResponse, error) { return nil, refuse() },
+			listStreams: func(*fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error) { return nil, refuse() },
 		}).start(t)
 		for _, args := range [][]string{{"publish", "c", "s", "--data", "x"}, {"publish", "c", "s", "--lines"}, {"subscribe", "c", "s"}, {"close", "c", "s"}, {"streams"}} {
 			calls.Store(0)

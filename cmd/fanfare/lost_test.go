@@ -25,7 +25,7 @@ func TestLostConnections(t *testing.T) {
 		s.hangUp(ctx, nil)
 		return nil, nil
 	}
-	s.subscribe = func(stream fanfarev1.FanfareService_SubscribeServer) error {
+	s.subscribe = func(_ *fanfarev1.SubscribeRequest, stream fanfarev1.FanfareService_SubscribeServer) error {
 		notice := &fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_CaughtUp{
 			CaughtUp: &fanfarev1.CaughtUp{Position: &fanfarev1.Position{Epoch: 7, Sequence: 3}},
 		}}

@@ -153,7 +153,7 @@ func TestBarOfLinesThatFail(t *testing.T) {
 // it may go on.
 func replayServer(t *testing.T, goOn <-chan struct{}) *scriptedServer {
 	at := func(sequence uint64) *fanfarev1.Position { return &fanfarev1.Position{Epoch: 7, Sequence: sequence} }
-	return (&scriptedServer{subscribe: func(call fanfarev1.FanfareService_SubscribeServer) error {
+	return (&scriptedServer{subscribe: func(_ *fanfarev1.SubscribeRequest, call fanfarev1.FanfareService_SubscribeServer) error {
 		err := call.Send(&fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Subscribed{
 			Subscribed: &fanfarev1.Subscribed{Head: at(1200), Oldest: 201, ResumeAfter: at(200)},
 		}})

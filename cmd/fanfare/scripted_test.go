@@ -22,7 +22,7 @@ type scriptedServer struct {
 	publish       func(context.Context) (*fanfarev1.PublishResponse, error)
 	close         func(context.Context) (*fanfarev1.CloseStreamResponse, error)
 	publishStream func(fanfarev1.FanfareService_PublishStreamServer) error
-	subscribe     func(fanfarev1.FanfareService_SubscribeServer) error
+	subscribe     func(*fanfarev1.SubscribeRequest, fanfarev1.FanfareService_SubscribeServer) error
 	listStreams   func(*fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error)
 	listPolicies  func() (*fanfarev1.ListPoliciesResponse, error)
 	setPolicy     func(context.Context, *fanfarev1.SetPolicyRequest) (*fanfarev1.SetPolicyResponse, error)
@@ -110,8 +110,8 @@ func (s *scriptedServer) PublishStream(stream fanfarev1.FanfareService_PublishSt
 	return s.publishStream(stream)
 }
 
-func (s *scriptedServer) Subscribe(_ *fanfarev1.SubscribeRequest, stream fanfarev1.FanfareService_SubscribeServer) error {
-	return s.subscribe(stream)
+func (s *scriptedServer) Subscribe(request *fanfarev1.SubscribeRequest, stream fanfarev1.FanfareService_SubscribeServer) error {
+	return s.subscribe(request, stream)
 }
 
 func (s *scriptedServer) ListStreams(_ context.Context, request *fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error) {

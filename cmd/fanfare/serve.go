@@ -27,6 +27,11 @@ type serveOptions struct {
 	instance   string
 	logLevel   string
 	logFormat  string
+	// pollInterval 0 listens.
+	pollInterval time.Duration
+	// maxStreamAge 0 is none.
+	maxStreamAge     time.Duration
+	maxSubscriptions int
 	// maxFrameBytes 0 leaves the store's setting.
 	maxFrameBytes int
 	backlog       int64
@@ -41,6 +46,16 @@ const (
 	defaultHTTPAddress = "127.0.0.1:7480"
 	// httpOff is the value of --http that serves no HTTP.
 	httpOff = "off"
+
+	defaultMaxSubscriptions = 100_000
+	// mostSubscriptions is far above what one machine holds.
+	mostSubscriptions = 10_000_000
+	// minStreamAge keeps clients from doing nothing but begin anew.
+	minStreamAge = time.Second
+	// minPollInterval and maxPollInterval bound the questions to the database on
+	// one side, and how late frames come on the other.
+	minPollInterval = 100 * time.Millisecond
+	maxPollInterval = time.Hour
 )
 
 func (p *program) serveCommand() *cobra.Command {
@@ -59,13 +74,22 @@ SIGTERM and SIGINT drain: the server reports NOT_SERVING, goes on serving for
 --drain-delay, tells its subscribers where to resume, and exits with 0. A second
 signal ends it at once.
 
+With --max-stream-age every call of Subscribe and PublishStream is ended when it
+is that old, each at a moment of its own within the last tenth, and its client is
+told where to resume. With --poll-interval the server asks its database for new
+frames instead of holding a connection that listens, for databases and poolers
+that cannot LISTEN: frames come up to that much later, and ephemeral ones are
+refused.
+
 There is no authentication yet, so it serves this host only.`,
 		Example: `  fanfare serve
   fanfare serve --data-dir /var/lib/fanfare --grpc unix:///run/fanfare.sock --http off
   fanfare serve --store postgres://localhost/app
   FANFARE_STORE=postgres://fanfare:secret@db/app fanfare serve --migrate off --replicas 3
   # The pool goes through a transaction pooler, LISTEN does not survive one:
-  fanfare serve --store postgres://pooler:6432/app --listen-database-url postgres://db:5432/app`,
+  fanfare serve --store postgres://pooler:6432/app --listen-database-url postgres://db:5432/app
+  # There is only the pooler:
+  fanfare serve --store postgres://pooler:6432/app --migrate off --poll-interval 1s`,
 		Args: noArguments,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
 			o.setBacklog, o.setHTTP = cmd.Flags().Changed("backlog"), cmd.Flags().Changed("http")
@@ -95,6 +119,9 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	f.Int64Var(&o.backlog, "backlog", 1000, "how many of a stream's newest frames a new subscriber may replay; if given, it is stored as the store's default")
 	f.IntVar(&o.maxFrameBytes, "max-frame-bytes", 0, "the largest payload; 0: the store's setting, 1 MiB in a new one")
 	f.DurationVar(&o.drainDelay, "drain-delay", 5*time.Second, "how long to go on serving after a signal, so that probes and balancers see NOT_SERVING")
+	f.DurationVar(&o.pollInterval, "poll-interval", 0, "ask the database for new frames this often instead of listening; ephemeral frames are then refused; 0: listen (PostgreSQL only)")
+	f.DurationVar(&o.maxStreamAge, "max-stream-age", 0, "end each streaming call at this age, and have its client resume; 0: never")
+	f.IntVar(&o.maxSubscriptions, "max-subscriptions", defaultMaxSubscriptions, "how many streaming calls to serve at a time; further ones are refused")
 	f.StringVar(&o.instance, "instance", "", "this server's name in logs and pg_stat_activity (default: host name and process id)")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -117,6 +144,10 @@ func (o *serveOptions) check(ctx context.Context, env map[string]string, flags *
 		return usagef("--drain-delay must not be negative")
 	case o.maxFrameBytes < 0 || o.maxFrameBytes > backlog.MaxBatchBytes:
 		return usagef("--max-frame-bytes must be from 0 to %d", backlog.MaxBatchBytes)
+	case o.maxStreamAge != 0 && o.maxStreamAge < minStreamAge:
+		return usagef("--max-stream-age must be at least %s, or 0 for none", minStreamAge)
+	case o.maxSubscriptions < 1 || o.maxSubscriptions > mostSubscriptions:
+		return usagef("--max-subscriptions must be from 1 to %d", mostSubscriptions)
 	}
 	checkKind := o.checkPostgreSQL
 	if o.embedded() {
@@ -133,6 +164,9 @@ func (o *serveOptions) check(ctx context.Context, env map[string]string, flags *
 
 // checkPostgreSQL checks what concerns a store on PostgreSQL only.
 func (o *serveOptions) checkPostgreSQL() error {
+	if o.pollInterval != 0 && (o.pollInterval < minPollInterval || o.pollInterval > maxPollInterval) {
+		return usagef("--poll-interval must be from %s to %s, or 0 to listen", minPollInterval, ageText(maxPollInterval))
+	}
 	if o.listenURL == "" {
 		o.listenURL = o.store
 	}
@@ -151,6 +185,8 @@ func (o *serveOptions) checkEmbedded() error {
 		return o.postgreSQLOnly("--listen-database-url")
 	case o.migrate == "off":
 		return o.postgreSQLOnly("--migrate off")
+	case o.pollInterval != 0:
+		return o.postgreSQLOnly("--poll-interval")
 	}
 	return nil
 }

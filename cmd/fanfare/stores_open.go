@@ -34,7 +34,7 @@ type part struct {
 }
 
 // openPostgreSQL migrates if it should, and opens a store on PostgreSQL. Its bus
-// is a listener.
+// is a listener, or in poll mode what does without one.
 func (o *serveOptions) openPostgreSQL(ctx context.Context, logger *slog.Logger) (*openStore, error) {
 	if o.migrate == "auto" {
 		if err := pgbacklog.Migrate(ctx, o.listenURL, o.schema, logger); err != nil {
@@ -44,6 +44,18 @@ func (o *serveOptions) openPostgreSQL(ctx context.Context, logger *slog.Logger) 
 	store, err := pgbacklog.Open(ctx, o.postgreSQLConfig(logger))
 	if err != nil {
 		return nil, err
+	}
+	open := &openStore{
+		Store:         store,
+		maxFrameBytes: store.MaxFrameBytes(),
+		place:         o.place(),
+		parts:         []part{{"store", store.Run}},
+	}
+	if o.pollInterval > 0 {
+		poll := listener.NewPoll(listener.PollConfig{Origin: originOf(store), Interval: o.pollInterval, Logger: logger})
+		open.bus = poll
+		open.runBus = func(ctx context.Context, h *hub.Hub) error { return poll.Run(ctx, h) }
+		return open, nil
 	}
 	listening, err := listener.New(listener.Config{
 		URL:       o.listenURL,
@@ -57,14 +69,22 @@ func (o *serveOptions) openPostgreSQL(ctx context.Context, logger *slog.Logger) 
 		return nil, err
 	}
 	bus := listener.NewBus(listening, store.NotifyChannel(), announcementKeys(store), logger)
-	return &openStore{
-		Store:         store,
-		maxFrameBytes: store.MaxFrameBytes(),
-		bus:           bus,
-		runBus:        func(ctx context.Context, h *hub.Hub) error { return bus.Run(ctx, h) },
-		place:         o.place(),
-		parts:         []part{{"store", store.Run}, {"listener", listening.Run}},
-	}, nil
+	open.bus = bus
+	open.runBus = func(ctx context.Context, h *hub.Hub) error { return bus.Run(ctx, h) }
+	open.parts = append(open.parts, part{"listener", listening.Run})
+	return open, nil
+}
+
+// originOf asks for the origin of the server that answers loads, which is not in
+// recovery.
+func originOf(store backlog.Store) func(context.Context) (uint64, error) {
+	// Every load tells the origin; whether there is such a stream makes no
+	// difference.
+	nothing := []backlog.LoadRequest{{Stream: backlog.StreamName{Channel: "fanfare"}}}
+	return func(ctx context.Context) (uint64, error) {
+		result, err := store.Load(ctx, 0, nothing)
+		return result.Origin, err
+	}
 }
 
 func (o *serveOptions) postgreSQLConfig(logger *slog.Logger) pgbacklog.Config {

@@ -9,8 +9,10 @@ import (
 	"math"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -46,8 +48,11 @@ On a terminal control characters of payloads are shown as escapes, such as \x1b;
 files and pipes get every byte. While a long replay goes into a file or a pipe, a
 bar on the terminal shows how far it is.
 
-When the server goes away the command fails, and says on standard error with
-which --from it can be continued, on this server or another.`,
+When the server ends the subscription because of its age (--max-stream-age of
+serve), the command waits as long as it is told and goes on where it was: no
+durable frame is missed or printed twice. When the server goes away the command
+fails, and says on standard error with which --from it can be continued, on this
+server or another.`,
 		Example: `  fanfare subscribe chat/messages lobby
   fanfare subscribe chat/messages lobby --from live
   fanfare subscribe orders 4711 --last 10 --count 10 --json
@@ -101,6 +106,9 @@ func startHint(text string) string {
 	return didYouMean(closest(text, []string{"oldest", "live"}))
 }
 
+// reasonMaxStreamAge is what ErrorInfo says of a call that was ended for its age.
+const reasonMaxStreamAge = "MAX_STREAM_AGE"
+
 // errReaderGone ends a subscription whose output nobody reads any more.
 var errReaderGone = errors.New("nobody reads standard output any more")
 
@@ -115,7 +123,8 @@ func (p *program) subscribe(ctx context.Context, o *subscribeOptions, request *f
 	callCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer watchReader(p.stdout, func() { cancel(errReaderGone) })()
-	call, err := fanfarev1.NewFanfareServiceClient(conn).Subscribe(callCtx, request)
+	client := fanfarev1.NewFanfareServiceClient(conn)
+	call, err := client.Subscribe(callCtx, request)
 	if context.Cause(callCtx) == errReaderGone {
 		return nil
 	}
@@ -132,7 +141,7 @@ func (p *program) subscribe(ctx context.Context, o *subscribeOptions, request *f
 		wanted: o.count,
 		meter:  replayMeter{meter: meter},
 	}
-	err = meter.during(callCtx, func() error { return printer.printAll(receive(call.Recv, callCtx.Done())) })
+	err = meter.during(callCtx, func() error { return printer.follow(callCtx, client, request, call) })
 	if context.Cause(callCtx) == errReaderGone {
 		return nil
 	}
@@ -179,6 +188,48 @@ type framePrinter struct {
 	last      *fanfarev1.Position
 	resumable bool
 	meter     replayMeter
+}
+
+// follow prints what a call brings, and where the server ends it for its age,
+// what the next one brings.
+func (p *framePrinter) follow(ctx context.Context, client fanfarev1.FanfareServiceClient, request *fanfarev1.SubscribeRequest, call fanfarev1.FanfareService_SubscribeClient) error {
+	for {
+		err := p.printAll(receive(call.Recv, ctx.Done()))
+		retryIn, aged := endedByAge(err)
+		if !aged || !p.resumable {
+			return err
+		}
+		if err := p.out.Flush(); err != nil {
+			return &outputError{err}
+		}
+		select {
+		case <-time.After(retryIn):
+		case <-ctx.Done():
+			return err
+		}
+		request.Start = &fanfarev1.SubscribeRequest_After{After: p.last}
+		if call, err = client.Subscribe(ctx, request); err != nil {
+			return err
+		}
+	}
+}
+
+// endedByAge reports whether a call ended because it was as old as the server
+// lets one become, and how long to wait before the next.
+func endedByAge(err error) (retryIn time.Duration, aged bool) {
+	st, isStatus := status.FromError(err)
+	if err == nil || !isStatus {
+		return 0, false
+	}
+	for _, detail := range st.Details() {
+		switch d := detail.(type) {
+		case *errdetails.ErrorInfo:
+			aged = d.GetReason() == reasonMaxStreamAge
+		case *errdetails.RetryInfo:
+			retryIn = d.GetRetryDelay().AsDuration()
+		}
+	}
+	return retryIn, aged
 }
 
 // printAll prints until the call or the wanted number of frames ends: nil at

@@ -110,7 +110,7 @@ func TestTerminalsAreSafe(t *testing.T) {
 	valid := strings.TrimSuffix(attack, "\xff")
 	shownValid := strings.TrimSuffix(shownAttack, `\xff`)
 	s := streamsOf(t, stream("a\n"+valid, "b\tc", 1))
-	s.subscribe = func(call fanfarev1.FanfareService_SubscribeServer) error {
+	s.subscribe = func(_ *fanfarev1.SubscribeRequest, call fanfarev1.FanfareService_SubscribeServer) error {
 		return call.Send(&fanfarev1.SubscribeResponse{Frames: []*fanfarev1.Frame{
 			{Position: position, Payload: []byte("1\n\t" + attack)},
 			{Position: position, Payload: []byte(valid), EventType: valid},
@@ -174,7 +174,7 @@ func TestEscapedJSONIsTheSame(t *testing.T) {
 // Notices are quiet or warn, and say why, on a terminal only.
 func TestNoticesOnATerminal(t *testing.T) {
 	at := &fanfarev1.Position{Epoch: 7, Sequence: 1}
-	s := (&scriptedServer{subscribe: func(call fanfarev1.FanfareService_SubscribeServer) error {
+	s := (&scriptedServer{subscribe: func(_ *fanfarev1.SubscribeRequest, call fanfarev1.FanfareService_SubscribeServer) error {
 		for _, response := range []*fanfarev1.SubscribeResponse{
 			{Notice: &fanfarev1.SubscribeResponse_Subscribed{Subscribed: &fanfarev1.Subscribed{Head: at, ResumeAfter: at}}},
 			{Notice: &fanfarev1.SubscribeResponse_Gap{Gap: &fanfarev1.Gap{Reason: fanfarev1.GapReason_GAP_REASON_AHEAD, Requested: at, ResumeAfter: at}}},

@@ -125,7 +125,7 @@ func startParts(parts *components, o *serveOptions, store *openStore, logger *sl
 	for _, part := range store.parts {
 		parts.start(part.name, part.run)
 	}
-	h := hub.New(store.bus, store, service.EncodeFrame, hub.Config{StatusNotices: true, Logger: logger})
+	h := hub.New(store.bus, store, service.EncodeFrame, o.hubConfig(logger))
 	parts.start("hub", h.Run)
 	parts.start("bus", func(ctx context.Context) error { return store.runBus(ctx, h) })
 	config := o.serviceConfig(logger)
@@ -166,20 +166,36 @@ func (p *program) serveUntil(ctx context.Context, server *service.Server, lis ne
 	}
 }
 
+// hubConfig is what a hub is configured with.
+func (o *serveOptions) hubConfig(logger *slog.Logger) hub.Config {
+	return hub.Config{
+		StatusNotices: true,
+		// 0 is the default: with announcements, looking is for safety only.
+		ReReadInterval: o.pollInterval,
+		Logger:         logger,
+	}
+}
+
 // serviceConfig is what a server is configured with before its store is known.
 func (o *serveOptions) serviceConfig(logger *slog.Logger) service.Config {
 	config := service.Config{
-		Logger:     logger,
-		DrainDelay: o.drainDelay,
-		BusKind:    service.BusPostgreSQL,
-		Version:    buildVersion(),
-		Instance:   o.instance,
+		Logger:           logger,
+		DrainDelay:       o.drainDelay,
+		MaxStreamAge:     o.maxStreamAge,
+		MaxSubscriptions: o.maxSubscriptions,
+		RefuseEphemeral:  o.pollInterval > 0,
+		BusKind:          service.BusPostgreSQL,
+		Version:          buildVersion(),
+		Instance:         o.instance,
 	}
 	if o.drainDelay == 0 {
 		config.DrainDelay = -1 // none; 0 would be the default
 	}
-	if o.embedded() {
+	switch {
+	case o.embedded():
 		config.BusKind = service.BusInProcess
+	case o.pollInterval > 0:
+		config.BusKind = service.BusPoll
 	}
 	return config
 }
