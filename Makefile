@@ -52,6 +52,15 @@ test-long: $(HEALTH_PROBE) ## Run the tests with the long forms of the soak and 
 	@bin=$$(deploy/postgres.sh bin); \
 	FANFARE_LONG=1 FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_HEALTH_PROBE='$(HEALTH_PROBE)' $(GO_TEST) -timeout 120m ./...
 
+TIME ?= 10m
+SEED ?=
+
+.PHONY: chaos
+chaos: ## Break everything around two replicas for TIME (10m) and check the guarantees; SEED repeats a run
+	@bin=$$(deploy/postgres.sh bin); \
+	FANFARE_CHAOS_TIME='$(TIME)' FANFARE_CHAOS_SEED='$(SEED)' FANFARE_TEST_POSTGRES_BIN="$$bin" \
+	go test -count 1 -v -run '^TestChaosCampaign$$' -timeout 0 ./cmd/fanfare
+
 .PHONY: bench
 bench: ## Run the benchmarks
 	@bin=$$(deploy/postgres.sh bin); \

@@ -41,17 +41,37 @@ func UnbrokenExcept(mayHaveGaps func(backlog.StreamName) bool) Guarantee {
 	}}
 }
 
+// Verdict is what a validator says of a run.
+type Verdict struct {
+	Guarantee
+	Violations []string
+}
+
+// Judge validates Checks, and more, over a run.
+func Judge(run Run, more ...Guarantee) []Verdict {
+	var verdicts []Verdict
+	for _, g := range append(append([]Guarantee(nil), Checks...), more...) {
+		verdicts = append(verdicts, Verdict{g, g.Validate(run)})
+	}
+	return verdicts
+}
+
 // Check reports every violation of the guarantees in a run, a few of each.
 func Check(t testing.TB, run Run, more ...Guarantee) {
 	t.Helper()
+	Report(t, Judge(run, more...))
+}
+
+// Report fails t for violations, with a few of each guarantee.
+func Report(t testing.TB, verdicts []Verdict) {
+	t.Helper()
 	const shown = 10
-	for _, g := range append(append([]Guarantee(nil), Checks...), more...) {
-		violations := g.Validate(run)
-		if len(violations) == 0 {
+	for _, v := range verdicts {
+		if len(v.Violations) == 0 {
 			continue
 		}
-		list := strings.Join(violations[:min(len(violations), shown)], "\n  ")
-		t.Errorf("%s is broken %d times. %s\n  %s", g.Name, len(violations), g.Definition, list)
+		list := strings.Join(v.Violations[:min(len(v.Violations), shown)], "\n  ")
+		t.Errorf("%s is broken %d times. %s\n  %s", v.Name, len(v.Violations), v.Definition, list)
 	}
 }
 

@@ -1,6 +1,7 @@
 package servicetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,9 @@ type FollowerConfig struct {
 	ReconnectEvery time.Duration
 	// Rest, if not 0, is a pause after every response: a slow reader.
 	Rest time.Duration
+	// Away, if not 0, is how long it stays away after a connection; otherwise it is
+	// back at once.
+	Away time.Duration
 	// Returns makes it come back, with the position that it had, after its stream
 	// was closed. It rests as long before.
 	Returns time.Duration
@@ -77,7 +81,7 @@ func (f *Follower) Run(ctx context.Context) error {
 				return fmt.Errorf("follower %s: %w", f.name, err)
 			}
 		}
-		pause(ctx, 5*time.Millisecond+rand.N(20*time.Millisecond))
+		pause(ctx, f.cfg.Away+5*time.Millisecond+rand.N(20*time.Millisecond))
 	}
 	return nil
 }
@@ -108,11 +112,11 @@ func (f *Follower) connection(ctx context.Context) error {
 	for {
 		response, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			f.record(Event{Kind: SawEnd, Explained: true}, nil)
+			f.record(Event{Kind: SawEnd, Explained: true, Ended: codes.OK.String()}, nil)
 			return nil
 		}
 		if err != nil {
-			f.record(Event{Kind: SawEnd, Explained: explained(ctx, err)}, nil)
+			f.record(Event{Kind: SawEnd, Explained: explained(ctx, err), Ended: cmp.Or(reasonOf(err), status.Code(err).String())}, nil)
 			return err
 		}
 		f.take(request, response)
@@ -271,12 +275,24 @@ func (f *Follower) AwaitEphemeral(ctx context.Context, c Content) error {
 }
 
 func (f *Follower) awaitEvent(ctx context.Context, what string, kind EventKind, c Content) error {
-	looked := 0
+	return f.awaitFrom(ctx, 0, what, func(e Event) bool { return e.Kind == kind && e.Content == c })
+}
+
+// awaitFrom waits for an event among those from looked on.
+func (f *Follower) awaitFrom(ctx context.Context, looked int, what string, is func(Event) bool) error {
 	return f.await(ctx, what, func() bool {
-		seen := slices.ContainsFunc(f.events[looked:], func(e Event) bool { return e.Kind == kind && e.Content == c })
+		found := slices.ContainsFunc(f.events[looked:], is)
 		looked = len(f.events)
-		return seen
+		return found
 	})
+}
+
+// Await waits for an event that the follower has not seen yet.
+func (f *Follower) Await(ctx context.Context, what string, is func(Event) bool) error {
+	f.mu.Lock()
+	looked := len(f.events)
+	f.mu.Unlock()
+	return f.awaitFrom(ctx, looked, what, is)
 }
 
 // await waits for a condition that is evaluated with mu held.

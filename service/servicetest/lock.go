@@ -119,17 +119,18 @@ func (db Database) try(ctx context.Context, do func(context.Context, *pgx.Conn) 
 	return do(ctx, conn)
 }
 
-// KillBackends terminates the sessions whose application_name is LIKE pattern, of
+// KillBackends terminates the sessions whose application_name matches a pattern, of
 // which there must be one, and returns how many they were.
 func (db Database) KillBackends(ctx context.Context, pattern string) (n int, err error) {
-	return n, db.Try(ctx, "terminate "+pattern, func(ctx context.Context, conn *pgx.Conn) error {
+	err = db.Try(ctx, "terminate "+pattern, func(ctx context.Context, conn *pgx.Conn) error {
 		err := conn.QueryRow(ctx, `select count(pg_terminate_backend(pid)) from pg_stat_activity
-			where pid <> pg_backend_pid() and backend_type = 'client backend' and application_name like $1`, pattern).Scan(&n)
+			where pid <> pg_backend_pid() and backend_type = 'client backend' and application_name ~ $1`, pattern).Scan(&n)
 		if err == nil && n == 0 {
 			err = errors.New("there is no such session")
 		}
 		return err
 	})
+	return n, err
 }
 
 // CrashBackend kills one session's process, which has the server end all the

@@ -65,13 +65,7 @@ func sendingOrder(run Run) []string {
 		publisher string
 		stream    backlog.StreamName
 	}
-	closed := map[backlog.StreamName]bool{}
-	for _, s := range run.Subscribers {
-		for _, e := range s.Events {
-			renumbered := e.Kind == SawGap && e.Reason == fanfarev1.GapReason_GAP_REASON_EPOCH_CHANGED
-			closed[s.Stream] = closed[s.Stream] || e.Kind == SawClosed || renumbered
-		}
-	}
+	closed := renumbered(run)
 	var v violations
 	last := map[source]backlog.Position{}
 	for _, p := range run.Publishes {
@@ -89,12 +83,26 @@ func sendingOrder(run Run) []string {
 	return v
 }
 
+// renumbered are the streams of which somebody saw that they had been closed.
+func renumbered(run Run) map[backlog.StreamName]bool {
+	closed := map[backlog.StreamName]bool{}
+	for _, s := range run.Subscribers {
+		for _, e := range s.Events {
+			changed := e.Kind == SawGap && e.Reason == fanfarev1.GapReason_GAP_REASON_EPOCH_CHANGED
+			closed[s.Stream] = closed[s.Stream] || e.Kind == SawClosed || changed
+		}
+	}
+	return closed
+}
+
 func resumable(run Run) []string {
 	var v violations
-	byStream := confirmed(run)
+	byStream, closed := confirmed(run), renumbered(run)
 	for _, s := range run.Subscribers {
 		v = append(v, resumes(s)...)
-		v = append(v, wholeRest(s, byStream[s.Stream])...)
+		if !closed[s.Stream] {
+			v = append(v, wholeRest(s, byStream[s.Stream])...)
+		}
 	}
 	return v
 }
@@ -121,7 +129,7 @@ func resumes(s Subscriber) []string {
 }
 
 // wholeRest: a subscriber that stayed has every confirmed frame after its first
-// position, unless it was told of gaps.
+// position, unless it was told of gaps, of a stream that has one numbering.
 func wholeRest(s Subscriber, published []Publish) []string {
 	// Earlier calls may have failed.
 	first := slices.IndexFunc(s.Events, func(e Event) bool { return e.Kind == SawSubscribed })
@@ -129,7 +137,7 @@ func wholeRest(s Subscriber, published []Publish) []string {
 		return nil
 	}
 	for _, e := range s.Events {
-		if e.isLoss() || e.Kind == SawClosed {
+		if e.isLoss() {
 			return nil
 		}
 	}

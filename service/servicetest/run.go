@@ -122,8 +122,9 @@ type Event struct {
 	Resumed bool
 	// Reason is of SawGap.
 	Reason fanfarev1.GapReason
-	// Explained is of SawEnd.
+	// Explained and Ended are of SawEnd. Ended is the status's reason, or its code.
 	Explained bool
+	Ended     string
 }
 
 // isLoss reports whether the event says that durable frames are missing.

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// chaosKind is a kind of fault. docs/reliability.md describes each.
+type chaosKind struct {
+	name string
+	// lasts is how long it takes effect; of faults of a moment it is 0.
+	least, most time.Duration
+	inject      func(c *chaosRun, f chaosFault) error
+	// uses names what nothing else may disturb meanwhile; replicaParts are those of
+	// the fault's replica.
+	uses, replicaParts []string
+}
+
+// What faults use.
+const (
+	usesServer  = "server"
+	usesProcess = "process"
+	usesPool    = "pool"
+	usesListen  = "listen"
+	usesClients = "clients"
+)
+
+// chaosFault is one fault of a plan.
+type chaosFault struct {
+	kind chaosKind
+	// at is when it is due, since its round began.
+	at      time.Duration
+	replica int
+	lasts   time.Duration
+	// pick chooses among what the fault may hit.
+	pick uint64
+}
+
+func (f chaosFault) String() string {
+	return fmt.Sprintf("%s at %s, replica %d, for %s", f.kind.name, f.at.Round(time.Millisecond), f.replica, f.lasts.Round(time.Millisecond))
+}
+
+// chaosRound is a time with every kind of fault, in which faults overlap, and then
+// a window with only those that must not concern others.
+type chaosRound struct {
+	faults    []chaosFault
+	isolating []chaosFault
+	window    time.Duration
+}
+
+const (
+	chaosRoundLength = time.Minute
+	chaosWindow      = 9 * time.Second
+	// chaosQuiet is about how long it takes, after the last fault, until everything
+	// is well again.
+	chaosQuiet = 6 * time.Second
+)
+
+// planChaos is a pure function: the same seed and length give the same faults at
+// the same times. One waits, though, while another uses what it needs, and a
+// window waits until all is well.
+func planChaos(seed uint64, length time.Duration) []chaosRound {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	rounds := make([]chaosRound, max(1, int(length/chaosRoundLength)))
+	each := length / time.Duration(len(rounds))
+	for i := range rounds {
+		rounds[i] = planRound(rng, max(each-chaosWindow-chaosQuiet, 5*time.Second))
+	}
+	return rounds
+}
+
+// planRound spreads the kinds, each once, in random order over a time.
+func planRound(rng *rand.Rand, length time.Duration) chaosRound {
+	r := chaosRound{window: chaosWindow}
+	kinds := chaosKinds()
+	rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+	for _, kind := range kinds {
+		r.faults = append(r.faults, planFault(rng, kind, length))
+	}
+	slices.SortStableFunc(r.faults, func(a, b chaosFault) int { return int(a.at - b.at) })
+	for _, kind := range isolatingKinds() {
+		f := planFault(rng, kind, 1)
+		f.at, f.lasts = 0, chaosWindow
+		r.isolating = append(r.isolating, f)
+	}
+	return r
+}
+
+func planFault(rng *rand.Rand, kind chaosKind, within time.Duration) chaosFault {
+	f := chaosFault{kind: kind, replica: rng.IntN(2), pick: rng.Uint64(), at: time.Duration(rng.Int64N(int64(within)))}
+	f.lasts = kind.least
+	if kind.most > kind.least {
+		f.lasts += time.Duration(rng.Int64N(int64(kind.most - kind.least)))
+	}
+	return f
+}
