@@ -200,13 +200,27 @@ func TestThrottle(t *testing.T) {
 
 func TestRetries(t *testing.T) {
 	r := newRetries()
-	if d := r.after(time.Minute, time.Second); d > 10*time.Millisecond {
-		t.Fatalf("the first retry after a healthy connection waits %s", d)
-	}
-	for range 20 {
-		if d := r.after(time.Millisecond, time.Second); d > maxLossRetry*3/2+1 {
-			t.Fatalf("a retry after a loss waits %s", d)
+	for range 5 {
+		if d := r.after(time.Minute, time.Second); d != 0 {
+			t.Fatalf("after a healthy connection the retry waits %s", d)
 		}
+	}
+	// The time that a connection lived counts: losses are spaced, whatever it was.
+	for _, lived := range []time.Duration{0, time.Millisecond, 50 * time.Millisecond} {
+		var total time.Duration
+		for range 100 {
+			d := r.after(lived, time.Second)
+			if d+lived > maxLossRetry*3/2+1 {
+				t.Fatalf("a retry waits %s after a connection that lived for %s", d, lived)
+			}
+			total += d + lived
+		}
+		if total < 100*maxLossRetry*3/4 || total > 100*maxLossRetry*5/4 {
+			t.Fatalf("100 connections that live for %s take %s", lived, total)
+		}
+	}
+	if d := r.after(maxLossRetry*3/2+1, time.Second); d != 0 {
+		t.Fatalf("a retry waits %s although the last one was long ago", d)
 	}
 	var total time.Duration
 	attempts := 0

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/fanfare-io/fanfare/backlog"
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
 
@@ -161,6 +162,42 @@ func TestListenFailsForAWhile(t *testing.T) {
 		_, err := l.Ensure(t.Context(), "a")
 		return err == nil
 	})
+}
+
+// The first LISTEN of a connection goes with the question for the origin. Which of
+// them fails is told, with what helps.
+func TestFirstRoundTripFails(t *testing.T) {
+	url := pgtest.NewDatabase(t)
+	lost, _ := start(t, Config{URL: url, OriginSQL: "select gone.origin()", EnsureTimeout: 300 * time.Millisecond})
+	if _, err := lost.Ensure(t.Context(), "a"); !errors.Is(err, ErrNotListening) ||
+		!strings.Contains(err.Error(), "origin") || !strings.Contains(err.Error(), "has the schema been migrated") {
+		t.Errorf("Ensure without a schema = %v", err)
+	}
+
+	w := newWire(t, url)
+	var usages atomic.Int64
+	w.set(func(sql string) []pgproto3.BackendMessage {
+		switch {
+		case isListen(sql):
+			return append([]pgproto3.BackendMessage{
+				&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{{Name: []byte("origin")}}},
+				&pgproto3.DataRow{Values: [][]byte{[]byte("5")}},
+				&pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")},
+			}, refuse("58P01", "could not access status of transaction 4711")...)
+		case strings.HasPrefix(sql, "select pg_notification_queue_usage()"):
+			usages.Add(1)
+		}
+		return nil
+	}, nil)
+	deaf, _ := start(t, Config{URL: w.url(url), OriginSQL: "select 5", EnsureTimeout: 300 * time.Millisecond})
+	if _, err := deaf.Ensure(t.Context(), "a"); !errors.Is(err, ErrNotListening) || !strings.Contains(err.Error(), "4711") || strings.Contains(err.Error(), "origin") {
+		t.Errorf("Ensure where LISTEN fails = %v", err)
+	}
+	if deaf.Current().Number != 0 || usages.Load() == 0 {
+		t.Errorf("listening %d although LISTEN failed, %d questions for the usage of the queue", deaf.Current().Number, usages.Load())
+	}
+	w.set(nil, nil)
+	within(t, patience, "recovery", func() bool { return deaf.Current() == backlog.Listening{Number: 1, Origin: 5} })
 }
 
 // A failing LISTEN for one more channel must not leave the others unheard.

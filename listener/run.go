@@ -9,9 +9,11 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// Times between attempts to connect. After a loss they stay short even if
-// connections die young, because every moment without one delays frames; a
-// server that cannot be reached is asked less and less often.
+// Times between attempts to connect. The first after a loss is made at once,
+// because every moment without a connection delays frames. Where connections die
+// young, losses are spaced by up to maxLossRetry: the time that a connection
+// lived counts, so that it is the rate that is bounded and not the absence that
+// grows. A server that cannot be reached is asked less and less often.
 const (
 	minRetry     = 5 * time.Millisecond
 	maxLossRetry = 200 * time.Millisecond
@@ -20,8 +22,8 @@ const (
 
 // retries yields the jittered time before the next attempt.
 type retries struct {
-	lost   *backoff.ExponentialBackOff // after a connection that listened
-	failed *backoff.ExponentialBackOff // after one that did not get there
+	lost   *backoff.ExponentialBackOff // between losses of connections that listened
+	failed *backoff.ExponentialBackOff // after a connection that did not get there
 }
 
 func newRetries() *retries {
@@ -40,8 +42,9 @@ func (r *retries) after(listened, healthy time.Duration) time.Duration {
 	r.failed.Reset()
 	if listened >= healthy {
 		r.lost.Reset()
+		return 0
 	}
-	return r.lost.NextBackOff()
+	return max(0, r.lost.NextBackOff()-listened)
 }
 
 // outage is what is known about the time since the connection was lost.
@@ -110,10 +113,7 @@ func (l *Listener) runSession(ctx context.Context, number *uint64, gone *outage)
 // begin takes a connection to the point where it listens to everything and
 // everyone knows.
 func (s *session) begin(ctx context.Context, number *uint64) error {
-	if err := s.readOrigin(ctx); err != nil {
-		return err
-	}
-	if _, err := s.listen(ctx); err != nil {
+	if err := s.listenFirst(ctx); err != nil {
 		return err
 	}
 	if *number == 0 {

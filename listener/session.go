@@ -111,58 +111,78 @@ func (s *session) execute(ctx context.Context, timeout time.Duration, sql string
 	return s.conn.Exec(ctx, sql).ReadAll()
 }
 
-// readOrigin asks the server who it is.
-func (s *session) readOrigin(ctx context.Context) error {
-	sql := s.listener.config.OriginSQL
-	if sql == "" {
-		return nil
+// listenFirst makes a new connection listen to all that is wanted, and asks the
+// server who it is, in one round trip: frames wait for it.
+func (s *session) listenFirst(ctx context.Context) error {
+	changes := s.changes()
+	origin := s.listener.config.OriginSQL
+	if origin == "" {
+		return s.apply(ctx, changes)
 	}
-	results, err := s.execute(ctx, s.listener.config.CommandTimeout, sql)
+	results, err := s.execute(ctx, s.listener.config.CommandTimeout, origin+";"+changes.sql)
 	if err != nil {
-		return fmt.Errorf("read the server's origin: %w", err)
+		if len(results) > 0 && results[0].Err == nil {
+			return s.listenFailed(ctx, err)
+		}
+		return fmt.Errorf("read the server's origin: %w", explain(err))
 	}
 	row, err := onlyRow(results, 1)
 	if err != nil {
 		return fmt.Errorf("read the server's origin: %w", err)
 	}
-	origin, err := strconv.ParseUint(string(row[0]), 10, 63)
-	if err != nil {
+	if s.connected.Listening.Origin, err = strconv.ParseUint(string(row[0]), 10, 63); err != nil {
 		return fmt.Errorf("read the server's origin: %w", err)
 	}
-	s.connected.Listening.Origin = origin
+	s.listened = changes.wanted
 	return nil
 }
 
-// listen makes the connection listen to what is wanted, in one round trip. It
+// listen makes the connection follow what is wanted, in one round trip. It
 // returns the names of channels it did not listen to before.
 func (s *session) listen(ctx context.Context) ([]string, error) {
-	wanted := s.listener.takeWanted()
+	changes := s.changes()
+	return changes.added, s.apply(ctx, changes)
+}
+
+// changes is how to get from what a connection listens to to what is wanted.
+type changes struct {
+	wanted map[string][]*attachment
+	added  []string
+	sql    string // empty if there is nothing to do
+}
+
+func (s *session) changes() changes {
+	c := changes{wanted: s.listener.takeWanted()}
 	var sql strings.Builder
-	var added []string
-	for name := range wanted {
+	for name := range c.wanted {
 		if _, ok := s.listened[name]; !ok {
-			added = append(added, name)
+			c.added = append(c.added, name)
 		}
 	}
-	slices.Sort(added)
-	for _, name := range added {
+	slices.Sort(c.added)
+	for _, name := range c.added {
 		sql.WriteString("listen " + quote(name) + ";")
 	}
 	for name := range s.listened {
-		if _, ok := wanted[name]; !ok && (s.probe == nil || name != s.probe.notifyChannel) {
+		if _, ok := c.wanted[name]; !ok && (s.probe == nil || name != s.probe.notifyChannel) {
 			sql.WriteString("unlisten " + quote(name) + ";")
 		}
 	}
-	if sql.Len() > 0 {
-		if _, err := s.execute(ctx, s.listener.config.CommandTimeout, sql.String()); err != nil {
-			return nil, s.listenFailed(ctx, err)
+	c.sql = sql.String()
+	if s.probe != nil {
+		c.wanted[s.probe.notifyChannel] = nil
+	}
+	return c
+}
+
+func (s *session) apply(ctx context.Context, c changes) error {
+	if c.sql != "" {
+		if _, err := s.execute(ctx, s.listener.config.CommandTimeout, c.sql); err != nil {
+			return s.listenFailed(ctx, err)
 		}
 	}
-	if s.probe != nil {
-		wanted[s.probe.notifyChannel] = nil
-	}
-	s.listened = wanted
-	return added, nil
+	s.listened = c.wanted
+	return nil
 }
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
