@@ -3,7 +3,9 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -247,6 +249,29 @@ func TestDrainOfAFullPublishStream(t *testing.T) {
 	}
 	if n := len(store.submissions()); n != maxPipelinedFrames {
 		t.Errorf("%d publications were submitted", n)
+	}
+}
+
+// A call that has lasted as long as one may ends when everything that it took has
+// been answered.
+func TestPublishStreamOfItsAge(t *testing.T) {
+	store := newHeldStore()
+	s := testServer(t, store)
+	s.cfg.MaxStreamAge = 100 * time.Millisecond
+	client, _, _ := serve(t, s)
+	stream, err := client.PublishStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustSend(t, stream, publishRequest(1, "a"))
+	eventually(t, "it was submitted", func() bool { return store.waiting() == 1 })
+	time.AfterFunc(3*s.cfg.MaxStreamAge, func() { store.release(0, 5) })
+	answer, err := stream.Recv()
+	if err != nil || answer.GetPublished().GetPosition().GetSequence() != 5 {
+		t.Fatalf("got %v, %v", answer, err)
+	}
+	if _, err = stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(fmt.Sprint(status.Convert(err).Details()), "MAX_STREAM_AGE") {
+		t.Errorf("the call ended with %v", err)
 	}
 }
 

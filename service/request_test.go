@@ -244,3 +244,52 @@ func TestPageTokens(t *testing.T) {
 		}
 	}
 }
+
+// Where nothing is announced an ephemeral frame would reach nobody, which must not
+// look like a success: it is refused by itself, and durable frames are not.
+func TestEphemeralFramesAreRefusedWithoutAnnouncements(t *testing.T) {
+	store := &fakeStore{}
+	s := testServer(t, store)
+	s.cfg.RefuseEphemeral = true
+	client, _, _ := serve(t, s)
+	ephemeral := &fanfarev1.NewFrame{Channel: "c", Ephemeral: true}
+	durable := &fanfarev1.NewFrame{Channel: "c"}
+	want := func(err error, message string) {
+		t.Helper()
+		f := status.Convert(err)
+		if f.Code() != codes.FailedPrecondition || !strings.HasPrefix(f.Message(), message) {
+			t.Errorf("got %v, want %q", err, message)
+		}
+		if len(f.Details()) != 1 || f.Details()[0].(*errdetails.ErrorInfo).GetReason() != "EPHEMERAL_UNAVAILABLE" {
+			t.Errorf("the details are %v", f.Details())
+		}
+	}
+	_, err := client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: ephemeral})
+	want(err, "this server does not listen")
+	_, err = client.PublishBatch(t.Context(), &fanfarev1.PublishBatchRequest{Frames: []*fanfarev1.NewFrame{durable, ephemeral}})
+	want(err, "frames[1]: this server does not listen")
+	// What is wrong with the frame itself comes first.
+	_, err = client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: &fanfarev1.NewFrame{Ephemeral: true}})
+	refusedField(t, err, "frame.channel")
+	if n := len(store.submissions()); n != 0 {
+		t.Errorf("%d frames reached the store", n)
+	}
+
+	stream, err := client.PublishStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for number, frame := range []*fanfarev1.NewFrame{ephemeral, durable} {
+		if err := stream.Send(&fanfarev1.PublishStreamRequest{Number: uint64(number), Frame: frame}); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := stream.Recv()
+		refused := answer.GetError().GetReason() == fanfarev1.ErrorReason_ERROR_REASON_EPHEMERAL_UNAVAILABLE
+		if err != nil || answer.GetNumber() != uint64(number) || refused != frame.GetEphemeral() {
+			t.Errorf("frame %d: %v, %v", number, answer, err)
+		}
+	}
+	if n := len(store.submissions()); n != 1 {
+		t.Errorf("%d frames reached the store", n)
+	}
+}
