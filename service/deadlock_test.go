@@ -69,7 +69,7 @@ func TestSubscribersThatLeaveAtOnce(t *testing.T) {
 		w := newWorld(t, db, quickLinger)
 		s := stream("leavers", "")
 		announce(t, w.a, ephemeral(s, string(stamped(0, stampBytes))))
-		base := runtime.NumGoroutine()
+		base := goroutines(t, w.a, w.b)
 		clients, each := form(40, 500), form(250, 1000) // clients, and frames a second
 		ctx, cancel := context.WithTimeout(t.Context(), form(1500*time.Millisecond, 2*time.Minute))
 		defer cancel()

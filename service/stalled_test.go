@@ -40,8 +40,8 @@ var (
 	// crowdTimeout is the write timeout: the default in the long form.
 	crowdTimeout = form(700*time.Millisecond, 30*time.Second)
 	// crowdPairs are runs of crowdPhase with and without stalled ones.
-	crowdPairs = form(0, 7)
-	crowdPhase = 14 * time.Second
+	crowdPairs = form(0, 15)
+	crowdPhase = 6 * time.Second
 )
 
 const (
