@@ -45,13 +45,15 @@ type Config struct {
 
 	// PingInterval is the time between checks of the connection. Default 3 s.
 	PingInterval time.Duration
-	// PingTimeout bounds a check; a slower answer counts as a loss. Default 2 s.
-	// A half-open connection is found within PingInterval plus PingTimeout.
+	// PingTimeout bounds a check and every other command on a connection that
+	// listens; a slower answer counts as a loss. Default 2 s. A half-open connection
+	// is found within PingInterval plus PingTimeout.
 	PingTimeout time.Duration
 	// ConnectTimeout bounds dial, TLS, authentication and settings, for each host
 	// of the URL. Default 5 s, or the URL's connect_timeout.
 	ConnectTimeout time.Duration
-	// CommandTimeout bounds each LISTEN and the query for the origin. Default 5 s.
+	// CommandTimeout bounds each command on a new connection, until it listens.
+	// Default 5 s.
 	CommandTimeout time.Duration
 	// EnsureTimeout bounds Ensure in addition to its context. Default 10 s.
 	EnsureTimeout time.Duration

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -36,6 +37,37 @@ func TestHalfOpenConnection(t *testing.T) {
 			ensure(t, l, "a")
 			notify(t, pgtest.Dial(t, url), "a", "after")
 			eventually(t, "a notification", func() bool { return r.has("after") })
+		})
+	}
+}
+
+// Symptom: a dead connection was noticed only after 8 s and more. Cause: it was
+// met by another command than the ping, which had a timeout of its own.
+func TestHalfOpenConnectionMeetsAnyCommand(t *testing.T) {
+	for name, test := range map[string]struct {
+		// interval is the time until the next ping, and the probe that goes before it.
+		interval time.Duration
+		command  func(*Listener)
+	}{
+		"probe":  {100 * time.Millisecond, func(*Listener) {}},
+		"listen": {time.Hour, func(l *Listener) { go func() { _, _ = l.Ensure(context.Background(), "b") }() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.NewDatabase(t)
+			proxy := pgtest.Proxy(t, url)
+			l, _ := start(t, Config{
+				URL: proxy.URL(url), Probe: prober(url), EnsureTimeout: time.Second,
+				PingInterval: test.interval, PingTimeout: 200 * time.Millisecond, CommandTimeout: time.Minute,
+			})
+			ensure(t, l, "a")
+			killListeners(t, pgtest.Dial(t, url))
+			eventually(t, "a connection that has not been probed", func() bool { return l.Current().Number == 2 })
+			proxy.Blackhole(pgtest.ToServer)
+			test.command(l)
+			within(t, 20*time.Second, "the loss to be noticed", func() bool { return l.Current().Number == 0 })
+			proxy.Restore()
+			within(t, 20*time.Second, "the next listening", func() bool { return l.Current().Number > 2 })
 		})
 	}
 }

@@ -60,7 +60,7 @@ func (p *probe) settle(allowed time.Duration) {
 func (s *session) startProbe(ctx context.Context, sent func()) error {
 	l := s.listener
 	p := &probe{notifyChannel: probePrefix + strings.ToLower(rand.Text()), payload: rand.Text(), committed: make(chan error, 1)}
-	if _, err := s.execute(ctx, l.config.CommandTimeout, "listen "+quote(p.notifyChannel)); err != nil {
+	if _, err := s.execute(ctx, "listen "+quote(p.notifyChannel)); err != nil {
 		return explain(err)
 	}
 	s.listened[p.notifyChannel] = nil
@@ -79,7 +79,7 @@ func (s *session) endProbe(ctx context.Context) error {
 	name := s.probe.notifyChannel
 	s.dropProbe()
 	delete(s.listened, name)
-	if _, err := s.execute(ctx, s.listener.config.CommandTimeout, "unlisten "+quote(name)); err != nil {
+	if _, err := s.execute(ctx, "unlisten "+quote(name)); err != nil {
 		return explain(err)
 	}
 	return nil
@@ -111,7 +111,7 @@ func (s *session) probeFirst(ctx context.Context) error {
 		return err
 	}
 	if s.pooled && s.probe.arrived {
-		if _, err := s.execute(ctx, s.listener.config.CommandTimeout, "select "+pins); err != nil {
+		if _, err := s.execute(ctx, "select "+pins); err != nil {
 			return explain(err)
 		}
 	}
@@ -151,7 +151,7 @@ func (s *session) awaitProbe(ctx, sent context.Context) error {
 // diagnose finds out why a committed probe did not arrive. If the connection
 // fails meanwhile that is the reason, and no verdict.
 func (s *session) diagnose(ctx context.Context) error {
-	results, err := s.execute(ctx, s.listener.config.CommandTimeout, fmt.Sprintf(
+	results, err := s.execute(ctx, fmt.Sprintf(
 		"select pg_backend_pid(), current_database(), (select count(*) from pg_listening_channels() c where c = '%s')", s.probe.notifyChannel))
 	s.deliver()
 	if err != nil {

@@ -39,6 +39,9 @@ type session struct {
 	conn     *pgconn.PgConn
 	dialer   *dialer
 
+	// timeout bounds a command: CommandTimeout until everyone has been told of the
+	// connection, then PingTimeout, since a dead connection may meet any of them.
+	timeout    time.Duration
 	connected  Connected
 	backendPID uint32
 	pooled     bool
@@ -54,7 +57,7 @@ type session struct {
 
 // connect dials, pins settings and refuses a server in recovery.
 func (l *Listener) connect(ctx context.Context) (*session, error) {
-	s := &session{listener: l, dialer: newDialer(), listened: map[string][]*attachment{}}
+	s := &session{listener: l, dialer: newDialer(), timeout: l.config.CommandTimeout, listened: map[string][]*attachment{}}
 	config := l.connection.Copy()
 	config.DialFunc = s.dialer.dial
 	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { s.received = append(s.received, *n) }
@@ -105,8 +108,8 @@ func onlyRow(results []*pgconn.Result, columns int) ([][]byte, error) {
 }
 
 // execute runs statements in one round trip.
-func (s *session) execute(ctx context.Context, timeout time.Duration, sql string) ([]*pgconn.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func (s *session) execute(ctx context.Context, sql string) ([]*pgconn.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	return s.conn.Exec(ctx, sql).ReadAll()
 }
@@ -119,7 +122,7 @@ func (s *session) listenFirst(ctx context.Context) error {
 	if origin == "" {
 		return s.apply(ctx, changes)
 	}
-	results, err := s.execute(ctx, s.listener.config.CommandTimeout, origin+";"+changes.sql)
+	results, err := s.execute(ctx, origin+";"+changes.sql)
 	if err != nil {
 		if len(results) > 0 && results[0].Err == nil {
 			return s.listenFailed(ctx, err)
@@ -177,7 +180,7 @@ func (s *session) changes() changes {
 
 func (s *session) apply(ctx context.Context, c changes) error {
 	if c.sql != "" {
-		if _, err := s.execute(ctx, s.listener.config.CommandTimeout, c.sql); err != nil {
+		if _, err := s.execute(ctx, c.sql); err != nil {
 			return s.listenFailed(ctx, err)
 		}
 	}
@@ -194,7 +197,7 @@ func (s *session) listenFailed(ctx context.Context, err error) error {
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == undefinedFile {
 		// Whether it helps is seen at the next LISTEN.
-		_, _ = s.execute(ctx, s.listener.config.CommandTimeout, "select pg_notification_queue_usage()")
+		_, _ = s.execute(ctx, "select pg_notification_queue_usage()")
 	}
 	return explain(err)
 }
@@ -252,6 +255,7 @@ func (s *session) close() {
 // serve dispatches until the connection is lost or ctx ends. It never returns
 // nil.
 func (s *session) serve(ctx context.Context) error {
+	s.timeout = s.listener.config.PingTimeout
 	s.nextPing = time.Now().Add(s.listener.config.PingInterval)
 	for ctx.Err() == nil {
 		if err := s.follow(ctx); err != nil {
@@ -354,8 +358,7 @@ func (s *session) check(ctx context.Context) error {
 	if err := s.probeAside(ctx); err != nil {
 		return err
 	}
-	results, err := s.execute(ctx, s.listener.config.PingTimeout,
-		"select pg_is_in_recovery(), pg_notification_queue_usage(), (select count(*) from pg_listening_channels())")
+	results, err := s.execute(ctx, "select pg_is_in_recovery(), pg_notification_queue_usage(), (select count(*) from pg_listening_channels())")
 	s.deliver()
 	if err != nil {
 		return fmt.Errorf("ping: %w", explain(err))
