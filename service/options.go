@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
@@ -67,7 +66,7 @@ func maxRequestBytes(maxFrameBytes int) int {
 //     sending. grpc would answer with the compressor that the client used.
 func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
 	return []grpc.UnaryServerInterceptor{
-		logging.UnaryServerInterceptor(callLogger(s.logger), loggingOptions()...),
+		logging.UnaryServerInterceptor(s.callLog, loggingOptions()...),
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
 		uncompressedUnary,
 	}
@@ -75,7 +74,7 @@ func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
 
 func (s *Server) streamInterceptors() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
-		logging.StreamServerInterceptor(callLogger(s.logger), loggingOptions()...),
+		logging.StreamServerInterceptor(s.callLog, loggingOptions()...),
 		s.endForeignStreams,
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
 		uncompressedStream,
@@ -88,6 +87,7 @@ func loggingOptions() []logging.Option {
 	return []logging.Option{
 		logging.WithLogOnEvents(logging.FinishCall),
 		logging.WithLevels(callLevel),
+		logging.WithErrorFields(reasonFields),
 		logging.WithDisableLoggingFields(
 			logging.SystemTag[0], logging.ComponentFieldKey, logging.MethodTypeFieldKey,
 			"grpc.start_time", "grpc.request.deadline",
@@ -96,8 +96,9 @@ func loggingOptions() []logging.Option {
 	}
 }
 
-// callLevel is the level of the line at the end of a call. What clients do
-// wrong, and what is normal, must not fill the log of a busy server.
+// callLevel is the level of the line at the end of a call, unless its reason is
+// that of a normal end. What clients do wrong, and what is normal, must not fill the
+// log of a busy server.
 func callLevel(code codes.Code) logging.Level {
 	switch code {
 	case codes.OK, codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.Aborted,
@@ -108,12 +109,6 @@ func callLevel(code codes.Code) logging.Level {
 	default:
 		return logging.LevelError
 	}
-}
-
-func callLogger(logger *slog.Logger) logging.Logger {
-	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
-		logger.Log(ctx, slog.Level(level), message, fields...)
-	})
 }
 
 func uncompressedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

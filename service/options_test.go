@@ -47,6 +47,7 @@ func loggedServer(t *testing.T, store backlog.Store) (*Server, *lines) {
 	log := &lines{}
 	s := testServer(t, store)
 	s.logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s.callLog = newCallLog(s.logger)
 	return s, log
 }
 

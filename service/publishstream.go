@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
@@ -56,8 +56,6 @@ type pipeline struct {
 	admitted int
 	// stopped is set when no further request may be admitted.
 	stopped bool
-	// logged is when the cause of a refusal was last logged.
-	logged time.Time
 }
 
 type answer struct {
@@ -171,21 +169,14 @@ func (p *pipeline) refused(number uint64, weight int64, err error) answer {
 	}}
 }
 
-// logCause logs what the client is not told, at most once a second: while a
-// store is away every frame has the same cause.
+// logCause logs what the client is not told.
 func (p *pipeline) logCause(f *failure) {
 	if f.cause == nil {
 		return
 	}
-	p.mu.Lock()
-	recent := time.Since(p.logged) < time.Second
-	if !recent {
-		p.logged = time.Now()
-	}
-	p.mu.Unlock()
-	if !recent {
-		p.server.logger.Warn("a frame of a PublishStream was refused", "reason", reasonName(f.reason), "error", f.Error())
-	}
+	kind := callKind{method: "a frame of PublishStream", code: f.code.String(), reason: reasonName(f.reason)}
+	p.server.callLog.log(p.stream.Context(), kind, slog.LevelWarn, "refused a frame of a PublishStream",
+		[]any{codeField, kind.code, reasonField, kind.reason, "grpc.error", f.Error()})
 }
 
 // admit counts a request that will be answered, unless the call is closing.

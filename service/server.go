@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
@@ -18,8 +19,8 @@ import (
 
 // Config tunes a Server. The zero value is the default.
 type Config struct {
-	// Logger gets one line at the end of each call and what must not reach
-	// clients. Nil: slog.Default.
+	// Logger gets one line at the end of each call, fewer where many fail alike, and
+	// what must not reach clients. Nil: slog.Default.
 	Logger *slog.Logger
 	// MaxFrameBytes bounds a payload; it must be the store's limit. 0: 1 MiB.
 	MaxFrameBytes int
@@ -82,7 +83,9 @@ type Server struct {
 	bus    hub.Bus
 	cfg    Config
 	logger *slog.Logger
-	health *healthService
+	// callLog logs the ends of calls.
+	callLog *callLog
+	health  *healthService
 
 	// ending is closed when Drain tells streaming calls to go.
 	ending     chan struct{}
@@ -99,12 +102,13 @@ type Server struct {
 func New(store backlog.Store, h *hub.Hub, bus hub.Bus, cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{
-		store:  store,
-		hub:    h,
-		bus:    bus,
-		cfg:    cfg,
-		logger: cfg.Logger,
-		ending: make(chan struct{}),
+		store:   store,
+		hub:     h,
+		bus:     bus,
+		cfg:     cfg,
+		logger:  cfg.Logger,
+		callLog: newCallLog(cfg.Logger),
+		ending:  make(chan struct{}),
 	}
 	s.health = newHealthService(store.Ping, s.listening, cfg.BusKind, cfg.Logger)
 	return s
@@ -118,9 +122,15 @@ func (s *Server) Register(g reflection.GRPCServer) {
 	reflection.Register(g)
 }
 
-// Run keeps readiness up to date until ctx ends, and returns nil. Until it has
+// Run keeps readiness up to date, and logs how many calls failed, until ctx ends,
+// and returns nil. Until it has
 // seen the store answer and the bus listen, the health service says NOT_SERVING.
-func (s *Server) Run(ctx context.Context) error { return s.health.run(ctx) }
+func (s *Server) Run(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(func() error { return s.health.run(ctx) })
+	g.Go(func() error { s.callLog.run(ctx); return nil })
+	return g.Wait()
+}
 
 // listening returns the number of the current listening, 0 for none.
 func (s *Server) listening() uint64 { return s.bus.Current().Number }

@@ -1,0 +1,174 @@
+package service
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+const (
+	// callLogInterval is how often failures of one kind are logged. While the
+	// database is away every call of every client fails, and clients retry.
+	callLogInterval = 5 * time.Second
+	// errorsAtOnce is how many lines at level ERROR one kind may have in an interval:
+	// faults of the server are not all alike. At others it is one.
+	errorsAtOnce = 10
+)
+
+// Names of fields of the lines at the end of calls; reasonField is ours.
+const (
+	serviceField = "grpc.service"
+	methodField  = "grpc.method"
+	codeField    = "grpc.code"
+	reasonField  = "reason"
+)
+
+// callLog logs the ends of calls. The first failure of a kind is logged at once,
+// and those like it are counted: every callLogInterval one line tells how many there
+// were, with the last of them. What is logged at level DEBUG is not bounded.
+//
+// There are as many kinds as methods have ways to fail, whatever clients do: calls
+// of unknown methods do not come this far.
+type callLog struct {
+	logger *slog.Logger
+	// counting has room for one: something was counted.
+	counting chan struct{}
+
+	mu    sync.Mutex // guards what follows
+	kinds map[callKind]*callsAlike
+}
+
+// callKind is what calls have in common that are told of together.
+type callKind struct{ service, method, code, reason string }
+
+// callsAlike are the calls of one kind.
+type callsAlike struct {
+	// since is when the interval began, lines how many lines it has had.
+	since time.Time
+	lines int
+	// leftOut counts calls of it without a line; level and fields are the last
+	// one's.
+	leftOut int
+	level   slog.Level
+	fields  []any
+}
+
+func newCallLog(logger *slog.Logger) *callLog {
+	return &callLog{logger: logger, counting: make(chan struct{}, 1), kinds: map[callKind]*callsAlike{}}
+}
+
+// run tells of what was counted until ctx ends, and then of the rest.
+func (l *callLog) run(ctx context.Context) {
+	defer l.tell()
+	for ctx.Err() == nil {
+		select {
+		case <-l.counting:
+			sleep(ctx, callLogInterval)
+			l.tell()
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Log implements logging.Logger.
+func (l *callLog) Log(ctx context.Context, level logging.Level, message string, fields ...any) {
+	kind := kindOf(fields)
+	if kind.isNormal() {
+		level = logging.LevelDebug
+	}
+	l.log(ctx, kind, slog.Level(level), message, fields)
+}
+
+// log logs a line, or counts it.
+func (l *callLog) log(ctx context.Context, kind callKind, level slog.Level, message string, fields []any) {
+	if level > slog.LevelDebug && !l.first(kind, level, fields) {
+		return
+	}
+	l.logger.Log(ctx, level, message, fields...)
+}
+
+// first reports whether a failure is to be logged at once; otherwise it is counted.
+func (l *callLog) first(kind callKind, level slog.Level, fields []any) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	alike := l.kinds[kind]
+	if alike == nil {
+		alike = &callsAlike{}
+		l.kinds[kind] = alike
+	}
+	if alike.leftOut == 0 && time.Since(alike.since) >= callLogInterval {
+		*alike = callsAlike{since: time.Now()}
+	}
+	if alike.lines == 0 || level >= slog.LevelError && alike.lines < errorsAtOnce {
+		alike.lines++
+		return true
+	}
+	alike.leftOut++
+	alike.level, alike.fields = level, fields
+	select {
+	case l.counting <- struct{}{}:
+	default:
+	}
+	return false
+}
+
+// tell tells of everything that was counted.
+func (l *callLog) tell() {
+	for _, alike := range l.takeCounted() {
+		l.logger.Log(context.Background(), alike.level, "more failures alike, this is the last",
+			append([]any{"failures", alike.leftOut}, alike.fields...)...)
+	}
+}
+
+func (l *callLog) takeCounted() (counted []callsAlike) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, alike := range l.kinds {
+		if alike.leftOut > 0 {
+			counted = append(counted, *alike)
+			*alike = callsAlike{since: time.Now(), lines: 1} // the line that tells of them
+		}
+	}
+	return counted
+}
+
+// kindOf reads the kind of a call from the fields of its line, which are names and
+// values in turn.
+func kindOf(fields []any) (kind callKind) {
+	for i := 0; i+1 < len(fields); i += 2 {
+		value, _ := fields[i+1].(string)
+		switch fields[i] {
+		case serviceField:
+			kind.service = value
+		case methodField:
+			kind.method = value
+		case codeField:
+			kind.code = value
+		case reasonField:
+			kind.reason = value
+		}
+	}
+	return kind
+}
+
+// isNormal reports whether calls end so although nothing is wrong.
+func (k *callKind) isNormal() bool {
+	switch k.reason {
+	case reasonName(fanfarev1.ErrorReason_ERROR_REASON_DRAINING), reasonName(fanfarev1.ErrorReason_ERROR_REASON_MAX_STREAM_AGE):
+		return true
+	}
+	return false
+}
+
+// reasonFields are the fields of a line that say more than the error's text.
+func reasonFields(err error) logging.Fields {
+	if f, ok := err.(*failure); ok && f.reason != fanfarev1.ErrorReason_ERROR_REASON_UNSPECIFIED { //nolint:errorlint // handlers do not wrap it
+		return logging.Fields{reasonField, reasonName(f.reason)}
+	}
+	return nil
+}
