@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +22,8 @@ const (
 	chaosFollowers  = 200
 	chaosPublishers = 8
 	killInterval    = 200 * time.Millisecond
+	// chaosMemory is the default bound of a hub's tails and pages.
+	chaosMemory = 256<<20 + 64<<20
 )
 
 // chaosSize is how many frames are published and how long that may take:
@@ -38,7 +39,8 @@ func chaosSize() (frames int, limit time.Duration) {
 // is attacked. On PostgreSQL half of the publishers use SQL in their own
 // transactions, and the listeners' backends of two replicas are terminated five
 // times a second and the server is restarted twice; on SQLite the replica is
-// stopped and replaced ten times.
+// stopped and replaced ten times. Some subscribers are slow, and some stall for
+// seconds.
 func TestChaos(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		frames, limit := chaosSize()
@@ -54,6 +56,8 @@ func TestChaos(t *testing.T) {
 			following.Go(func() error { return f.Run(followCtx) })
 		}
 		c.attack(ctx, &faults)
+		faults.Go(func() error { c.stallFollowers(ctx, followers); return nil })
+		faults.Go(func() error { c.sampleMemory(ctx); return nil })
 		for i := range chaosPublishers {
 			publishers.Go(func() error { return c.publisher(ctx, i) })
 		}
@@ -81,7 +85,7 @@ type chaos struct {
 	// current are the replicas that serve now.
 	current [2]atomic.Pointer[servicetest.Replica]
 
-	sent, killed, restarts, done atomic.Int64
+	sent, killed, restarts, stalls, done atomic.Int64
 }
 
 func newChaos(w *world, frames int) *chaos {
@@ -130,13 +134,13 @@ func (c *chaos) atEach(ctx context.Context, n int, restart func(i int)) {
 
 // checkAttack checks that there was one.
 func (c *chaos) checkAttack() {
-	c.t.Logf("%d frames sent, %d listeners killed, %d restarts", c.sent.Load(), c.killed.Load(), c.restarts.Load())
+	c.t.Logf("%d frames sent, %d listeners killed, %d restarts, %d stalls", c.sent.Load(), c.killed.Load(), c.restarts.Load(), c.stalls.Load())
 	kills, restarts := int64(0), int64(10)
 	if c.db.Has(servicetest.Outages) {
 		kills, restarts = 10, 2
 	}
-	if c.killed.Load() < kills || c.restarts.Load() != restarts {
-		c.t.Errorf("only %d listeners were killed, and there were %d restarts", c.killed.Load(), c.restarts.Load())
+	if c.killed.Load() < kills || c.restarts.Load() != restarts || c.stalls.Load() == 0 {
+		c.t.Errorf("only %d listeners were killed, there were %d restarts, and %d stalls", c.killed.Load(), c.restarts.Load(), c.stalls.Load())
 	}
 }
 
@@ -154,8 +158,13 @@ func (c *chaos) followers() []*servicetest.Follower {
 		if i%3 == 1 {
 			cfg.ReconnectEvery = time.Second
 		}
-		if i%5 == 4 {
+		switch i % 10 {
+		case 4, 9:
 			cfg.Start = live(s)
+		case 5:
+			cfg.Start = &fanfarev1.SubscribeRequest{Start: &fanfarev1.SubscribeRequest_Last{Last: 10}}
+		case 6:
+			cfg.Rest = 20 * time.Millisecond
 		}
 		followers[i] = c.recorder.Follower(fmt.Sprint("follower ", i), s, cfg)
 	}
@@ -202,13 +211,8 @@ func (c *chaos) killOnce(ctx context.Context) error {
 // publisher sends its share of the frames.
 func (c *chaos) publisher(ctx context.Context, i int) error {
 	defer c.done.Add(1)
-	p := &chaosPublisher{
-		chaos:  c,
-		name:   fmt.Sprint("publisher ", i),
-		rng:    rand.New(rand.NewPCG(1, uint64(i))),
-		left:   c.frames / chaosPublishers,
-		client: func() fanfarev1.FanfareServiceClient { return c.client(i) },
-	}
+	p := c.newPublisher(fmt.Sprint("publisher ", i), uint64(i), func() fanfarev1.FanfareServiceClient { return c.client(i) })
+	p.left = c.frames / chaosPublishers
 	switch {
 	case i >= 4 && c.db.Has(servicetest.SQL):
 		return p.bySQL(ctx)
@@ -219,15 +223,46 @@ func (c *chaos) publisher(ctx context.Context, i int) error {
 	}
 }
 
+func (c *chaos) newPublisher(name string, seed uint64, client func() fanfarev1.FanfareServiceClient) *chaosPublisher {
+	return &chaosPublisher{
+		chaos:     c,
+		rng:       rand.New(rand.NewPCG(1, seed)),
+		Publisher: servicetest.Publisher{Name: name, Recorder: c.recorder, Client: client, Timeout: 20 * time.Second},
+	}
+}
+
+// stallFollowers has a few subscribers, one after the other, take nothing for a
+// while.
+func (c *chaos) stallFollowers(ctx context.Context, followers []*servicetest.Follower) {
+	for i := 0; c.done.Load() < chaosPublishers && ctx.Err() == nil; i += 7 {
+		goOn := followers[i%len(followers)].Stall()
+		pauseFor(ctx, 2*time.Second)
+		goOn()
+		c.stalls.Add(1)
+	}
+}
+
+// sampleMemory records what the hubs hold, until all has been published.
+func (c *chaos) sampleMemory(ctx context.Context) {
+	for c.done.Load() < chaosPublishers && ctx.Err() == nil {
+		for i := range c.current {
+			r := c.current[i].Load()
+			stats := r.Hub.Stats()
+			c.recorder.SampleMemory(r.Instance, stats.TailBytes+stats.PageBytes, chaosMemory)
+		}
+		pauseFor(ctx, 100*time.Millisecond)
+	}
+}
+
 // finish publishes the last frame of every stream and waits until every follower
 // has it.
 func (c *chaos) finish(ctx context.Context, followers []*servicetest.Follower) {
 	last := map[int]backlog.Position{}
 	for i := range chaosStreams {
-		p := &chaosPublisher{chaos: c, name: "finish", client: func() fanfarev1.FanfareServiceClient { return c.client(0) }, rng: rand.New(rand.NewPCG(2, 2))}
+		p := c.newPublisher("finish", 0, func() fanfarev1.FanfareServiceClient { return c.client(0) })
 		f := newFrame(chaosStream(i), fmt.Sprint("last of ", i))
 		f.IdempotencyKey = "last"
-		answer, err := p.untilAnswered(ctx, f)
+		answer, err := p.PublishUntilAnswered(ctx, f)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -238,28 +273,4 @@ func (c *chaos) finish(ctx context.Context, followers []*servicetest.Follower) {
 			c.t.Error(err)
 		}
 	}
-}
-
-// chaosPublisher is one publisher.
-type chaosPublisher struct {
-	*chaos
-	name   string
-	client func() fanfarev1.FanfareServiceClient
-	rng    *rand.Rand
-	left   int
-	number int
-}
-
-// next makes the next frame: of a random stream and size, mostly inline, some
-// announced by pointers.
-func (p *chaosPublisher) next() *fanfarev1.NewFrame {
-	p.number++
-	p.left--
-	p.sent.Add(1)
-	pad := p.rng.IntN(300)
-	if p.rng.IntN(10) == 0 {
-		pad = p.rng.IntN(20_000)
-	}
-	payload := fmt.Sprintf("%s/%d ", p.name, p.number) + strings.Repeat("x", pad)
-	return newFrame(chaosStream(p.rng.IntN(chaosStreams)), payload)
 }

@@ -2,136 +2,91 @@ package service_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
 
-// publishTimeout is a caller's deadline.
-const publishTimeout = 20 * time.Second
+// chaosPublisher is one publisher.
+type chaosPublisher struct {
+	servicetest.Publisher
+	chaos  *chaos
+	rng    *rand.Rand
+	left   int
+	number int
+}
 
-// byCall publishes frame by frame. With keys it retries until it knows.
-func (p *chaosPublisher) byCall(ctx context.Context, keys bool) error {
-	for p.left > 0 {
-		f := p.next()
-		if keys {
-			f.IdempotencyKey = fmt.Sprint(p.name, p.number)
-			if _, err := p.untilAnswered(ctx, f); err != nil {
-				return err
-			}
-			continue
-		}
-		if _, err := p.call(ctx, f); err != nil {
-			pauseFor(ctx, 10*time.Millisecond) // the frame is given up
+// next makes the next frame: of a random stream and size, mostly inline, some
+// announced by pointers. On half of the streams some frames are ephemeral.
+func (p *chaosPublisher) next() *fanfarev1.NewFrame {
+	p.number++
+	p.left--
+	p.chaos.sent.Add(1)
+	pad := p.rng.IntN(300)
+	if p.rng.IntN(10) == 0 {
+		pad = p.rng.IntN(20_000)
+	}
+	payload := fmt.Sprintf("%s/%d ", p.Name, p.number) + strings.Repeat("x", pad)
+	i := p.rng.IntN(chaosStreams)
+	f := newFrame(chaosStream(i), payload)
+	f.Ephemeral = i%2 == 0 && p.rng.IntN(4) == 0
+	return f
+}
+
+func (p *chaosPublisher) several(most int) []*fanfarev1.NewFrame {
+	var frames []*fanfarev1.NewFrame
+	for n := 1 + p.rng.IntN(most); n > 0 && p.left > 0; n-- {
+		frames = append(frames, p.next())
+	}
+	return frames
+}
+
+// until publishes once and again while frames are left and ctx has not ended.
+// Whatever fails is given up.
+func (p *chaosPublisher) until(ctx context.Context, once func() error) error {
+	for p.left > 0 && ctx.Err() == nil {
+		if once() != nil {
+			pauseFor(ctx, 10*time.Millisecond)
 		}
 	}
 	return ctx.Err()
 }
 
-// untilAnswered publishes a frame with a key until it is confirmed.
-func (p *chaosPublisher) untilAnswered(ctx context.Context, f *fanfarev1.NewFrame) (*fanfarev1.PublishResponse, error) {
-	for {
-		answer, err := p.call(ctx, f)
-		if err == nil {
-			return answer, nil
-		}
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%s: %w", p.name, err)
-		}
-		pauseFor(ctx, 20*time.Millisecond)
-	}
-}
-
-// call publishes once and records what was said.
-func (p *chaosPublisher) call(ctx context.Context, f *fanfarev1.NewFrame) (*fanfarev1.PublishResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	attempt := p.recorder.Publishing(p.name, f)
-	answer, err := p.client().Publish(ctx, &fanfarev1.PublishRequest{Frame: f})
-	switch {
-	case err == nil:
-		attempt.Confirmed(position(answer.GetPosition()), answer.GetDuplicate())
-	case refused(err):
-		attempt.Refused()
-	}
-	return answer, err
-}
-
-// refused reports whether an error says that nothing was stored.
-func refused(err error) bool {
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			return info.GetReason() != "OUTCOME_UNKNOWN" && info.GetReason() != "INTERNAL"
-		}
-	}
-	return false
-}
-
-// byStream publishes through PublishStream, 32 frames to a call.
-func (p *chaosPublisher) byStream(ctx context.Context) error {
-	for p.left > 0 {
-		attempts := map[uint64]*servicetest.Attempt{}
-		err := p.oneStream(ctx, attempts)
-		if err != nil && ctx.Err() != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		if !errors.Is(err, io.EOF) {
-			pauseFor(ctx, 10*time.Millisecond)
-		}
-	}
-	return nil
-}
-
-// oneStream sends up to 32 frames and records the answers; what is not answered
-// stays unknown. It returns io.EOF when all went well.
-func (p *chaosPublisher) oneStream(ctx context.Context, attempts map[uint64]*servicetest.Attempt) error {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	call, err := p.client().PublishStream(ctx)
-	if err != nil {
-		return err
-	}
-	for number := uint64(0); number < 32 && p.left > 0; number++ {
+// byCall publishes frame by frame. With keys it retries until it knows, but for
+// ephemeral frames, which have none.
+func (p *chaosPublisher) byCall(ctx context.Context, keys bool) error {
+	return p.until(ctx, func() error {
 		f := p.next()
-		attempts[number] = p.recorder.Publishing(p.name, f)
-		if err := call.Send(&fanfarev1.PublishStreamRequest{Number: number, Frame: f}); err != nil {
-			break
-		}
-	}
-	if err := call.CloseSend(); err != nil {
-		return err
-	}
-	for {
-		answer, err := call.Recv()
-		if err != nil {
+		if keys && !f.Ephemeral {
+			f.IdempotencyKey = fmt.Sprint(p.Name, p.number)
+			_, err := p.PublishUntilAnswered(ctx, f)
 			return err
 		}
-		attempt := attempts[answer.GetNumber()]
-		switch outcome := answer.GetOutcome().(type) {
-		case *fanfarev1.PublishStreamResponse_Published:
-			attempt.Confirmed(position(outcome.Published.GetPosition()), outcome.Published.GetDuplicate())
-		case *fanfarev1.PublishStreamResponse_Error:
-			if code := codes.Code(outcome.Error.GetCode()); code == codes.Unavailable || code == codes.ResourceExhausted {
-				attempt.Refused()
-			}
-		}
-	}
+		_, err := p.Publish(ctx, f)
+		return err
+	})
 }
 
-// bySQL publishes in transactions of its own, of varying length, a fifth of
-// which it rolls back.
+// byStream publishes through PublishStream, up to 32 frames to a call, and now and
+// then a batch.
+func (p *chaosPublisher) byStream(ctx context.Context) error {
+	return p.until(ctx, func() error {
+		if p.rng.IntN(4) == 0 {
+			return p.PublishBatch(ctx, p.several(8))
+		}
+		return p.PublishBurst(ctx, p.several(32))
+	})
+}
+
+// bySQL publishes in transactions of its own, of varying length, a fifth of which
+// it rolls back.
 func (p *chaosPublisher) bySQL(ctx context.Context) error {
 	var conn *pgx.Conn
 	defer func() {
@@ -139,75 +94,28 @@ func (p *chaosPublisher) bySQL(ctx context.Context) error {
 			_ = conn.Close(context.WithoutCancel(ctx))
 		}
 	}()
-	for p.left > 0 && ctx.Err() == nil {
+	return p.until(ctx, func() (err error) {
 		if conn == nil || conn.IsClosed() {
-			var err error
-			if conn, err = pgx.Connect(ctx, p.db.URL); err != nil {
-				conn = nil
-				pauseFor(ctx, 20*time.Millisecond) // the server restarts
-				continue
+			if conn, err = pgx.Connect(ctx, p.chaos.db.URL); err != nil {
+				return err // the server restarts
 			}
 		}
-		p.transaction(ctx, conn)
-	}
-	return ctx.Err()
+		var work time.Duration
+		if p.rng.IntN(3) == 0 {
+			work = time.Duration(p.rng.IntN(20)) * time.Millisecond
+		}
+		return p.PublishInTransaction(ctx, conn, p.work(), work, p.rng.IntN(5) > 0)
+	})
 }
 
-// work is what one transaction publishes. Mostly it goes through the streams in
-// one order, as applications should; the rest deadlocks now and then.
+// work is what one transaction publishes. Mostly it goes through the streams in one
+// order, as applications should; the rest deadlocks now and then.
 func (p *chaosPublisher) work() []*fanfarev1.NewFrame {
-	var frames []*fanfarev1.NewFrame
-	for n := 1 + p.rng.IntN(5); n > 0 && p.left > 0; n-- {
-		frames = append(frames, p.next())
-	}
+	frames := p.several(5)
 	if p.rng.IntN(20) > 0 {
 		slices.SortStableFunc(frames, func(a, b *fanfarev1.NewFrame) int { return strings.Compare(a.GetScope(), b.GetScope()) })
 	}
 	return frames
-}
-
-// transaction publishes up to five frames, holds its locks for a while and
-// commits or rolls back.
-func (p *chaosPublisher) transaction(ctx context.Context, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		return
-	}
-	var attempts []*servicetest.Attempt
-	var positions []backlog.Position
-	rollBack := func() {
-		_ = tx.Rollback(ctx)
-		for _, a := range attempts {
-			a.RolledBack()
-		}
-	}
-	for _, f := range p.work() {
-		attempts = append(attempts, p.recorder.Publishing(p.name, f))
-		var at backlog.Position
-		err := tx.QueryRow(ctx, "select epoch, sequence from fanfare.publish($1, $2, $3)", f.GetChannel(), f.GetScope(), f.GetPayload()).
-			Scan(&at.Epoch, &at.Sequence)
-		if err != nil {
-			// A deadlock with another transaction, or the server has gone.
-			rollBack()
-			return
-		}
-		positions = append(positions, at)
-	}
-	if p.rng.IntN(3) == 0 {
-		pauseFor(ctx, time.Duration(p.rng.IntN(20))*time.Millisecond) // the application's own work
-	}
-	if p.rng.IntN(5) == 0 {
-		rollBack()
-		return
-	}
-	if tx.Commit(ctx) != nil {
-		return // nobody knows
-	}
-	for i, a := range attempts {
-		a.Confirmed(positions[i], false)
-	}
 }
 
 func pauseFor(ctx context.Context, d time.Duration) {
