@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -73,11 +74,34 @@ func newChaosReplica(t *testing.T, name string, db servicetest.Database) *chaosR
 	return r
 }
 
-// start starts a process, and has clients find it when it is ready.
+// start starts a process, and has clients find it when it is ready. One that ends
+// before, whatever is wrong with the database, has failed, and another is started,
+// as whoever runs replicas would.
 func (r *chaosReplica) start(ctx context.Context, t *testing.T) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	for {
+		p, err := r.launch(t)
+		if err != nil {
+			return err
+		}
+		address, err := p.AwaitReady(ctx)
+		if err == nil {
+			r.clients.SetTarget(t, address)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		t.Errorf("%s: %v", r.name, err)
+		pauseFor(ctx, 100*time.Millisecond)
+	}
+}
+
+func (r *chaosReplica) launch(t *testing.T) (*servicetest.Process, error) {
 	program, err := os.Executable()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	command := exec.Command(program, "serve", "--store", r.pool.URL(r.url), "--listen-database-url", r.listen.URL(r.url),
 		"--grpc", "127.0.0.1:0", "--http", "off", "--drain-delay", "200ms", "--replicas", "2",
@@ -86,22 +110,17 @@ func (r *chaosReplica) start(ctx context.Context, t *testing.T) error {
 	command.Env = append(slices.DeleteFunc(os.Environ(), own), serveVariable+"=1")
 	stdin, err := command.StdinPipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t.Cleanup(func() { stdin.Close() })
 	p, err := servicetest.StartProcess(command)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.current, r.started = p, append(r.started, p)
-	r.mu.Unlock()
-	address, err := p.AwaitReady(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.name, err)
-	}
-	r.clients.SetTarget(t, address)
-	return nil
+	return p, nil
 }
 
 // nextInstance tells apart the processes in pg_stat_activity.
