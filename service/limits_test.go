@@ -35,11 +35,13 @@ func holdsExactly(t *testing.T, r *servicetest.Replica, n int) {
 		held = append(held, subscribe(t, r, live(s)))
 	}
 	for range 2 {
-		if err := open(t, r.Client, live(s)).ending(); !limitReached(err) {
+		if err := open(t, r.Client, live(s)).recv(); !limitReached(err) {
 			t.Errorf("one more than %d ended with %v", n, err)
 		}
 	}
-	publishing, err := r.Client.PublishStream(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	publishing, err := r.Client.PublishStream(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +198,7 @@ func TestHostileClientAtTheLimit(t *testing.T) {
 			t.Errorf("%d subscriptions were admitted beside one, the limit is %d", admitted, limit)
 		}
 		for i := range 100 {
-			if err := open(t, client, fromOldest(stream("more", fmt.Sprint(i)))).ending(); !limitReached(err) {
+			if err := open(t, client, fromOldest(stream("more", fmt.Sprint(i)))).recv(); !limitReached(err) {
 				t.Fatalf("a subscription beyond the limit ended with %v", err)
 			}
 		}
