@@ -147,11 +147,12 @@ func (c *chaosRun) killReplica(f chaosFault) error {
 
 func (c *chaosRun) drainReplica(f chaosFault) error {
 	r := c.replicas[f.replica]
-	if err := r.drain(c.ctx, c.t); err != nil {
-		return fmt.Errorf("a drained replica ended with %w", err)
+	err := r.drain(c.ctx, c.t)
+	if err != nil {
+		err = fmt.Errorf("a drained replica ended with %w", err)
 	}
 	c.pause(f.lasts)
-	return r.start(c.ctx, c.t)
+	return errors.Join(err, r.start(c.ctx, c.t))
 }
 
 func (c *chaosRun) stopReplica(f chaosFault) error {
@@ -277,13 +278,9 @@ func (c *chaosRun) stepClock(f chaosFault) error {
 	for _, r := range c.replicas {
 		r.kill(c.t)
 	}
-	if err := c.db.TryStepClock(c.ctx, step); err != nil {
-		return err
-	}
+	err := c.db.TryStepClock(c.ctx, step)
 	for _, r := range c.replicas {
-		if err := r.start(c.ctx, c.t); err != nil {
-			return err
-		}
+		err = errors.Join(err, r.start(c.ctx, c.t))
 	}
-	return nil
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"testing"
 	"time"
 )
 
@@ -95,4 +96,32 @@ func planFault(rng *rand.Rand, kind chaosKind, within time.Duration) chaosFault 
 		f.lasts += time.Duration(rng.Int64N(int64(kind.most - kind.least)))
 	}
 	return f
+}
+
+// What a seed means does not depend on anything else, every kind is in every round,
+// and in the time it has.
+func TestChaosPlan(t *testing.T) {
+	text := func(seed uint64, length time.Duration) string { return fmt.Sprint(planChaos(seed, length)) }
+	if text(5, 10*time.Minute) != text(5, 10*time.Minute) {
+		t.Error("one seed has two plans")
+	}
+	if text(5, time.Minute) == text(6, time.Minute) {
+		t.Error("two seeds have one plan")
+	}
+	rounds := planChaos(5, 10*time.Minute)
+	if len(rounds) != 10 {
+		t.Errorf("10 minutes have %d rounds", len(rounds))
+	}
+	for i, r := range rounds {
+		planned := map[string]bool{}
+		for _, f := range r.faults {
+			planned[f.kind.name] = true
+			if f.at < 0 || f.at > chaosRoundLength-chaosWindow || f.lasts < f.kind.least || f.lasts > f.kind.most || f.replica > 1 {
+				t.Errorf("round %d has %s", i, f)
+			}
+		}
+		if len(planned) != len(chaosKinds()) || len(r.isolating) != len(isolatingKinds()) {
+			t.Errorf("round %d has %d kinds, and %d that isolate", i, len(planned), len(r.isolating))
+		}
+	}
 }

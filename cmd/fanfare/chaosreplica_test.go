@@ -148,6 +148,8 @@ func (r *chaosReplica) drain(ctx context.Context, t *testing.T) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
 	err := p.AwaitEnd(ctx)
 	r.clients.SetTarget(t, nowhere)
 	return err

@@ -120,12 +120,34 @@ func (db Database) StepClock(t testing.TB, d time.Duration) {
 	}
 }
 
-// TryStepClock is StepClock for other goroutines than the test's.
+// TryStepClock is StepClock for other goroutines than the test's, and while
+// applications publish by SQL.
 func (db Database) TryStepClock(ctx context.Context, d time.Duration) error {
-	shift := "%s - $1::bigint * interval '1 microsecond'"
 	if db.store.Kind == SQLite {
-		shift = "%s - $1"
+		for _, shift := range clockShifts("%s - $1") {
+			if err := db.tryExec(ctx, shift, d.Microseconds()); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
+	return db.Try(ctx, "step the clock", func(ctx context.Context, conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "set local search_path = fanfare"); err != nil {
+				return err
+			}
+			for _, shift := range clockShifts("%s - $1::bigint * interval '1 microsecond'") {
+				if _, err := tx.Exec(ctx, shift, d.Microseconds()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// clockShifts are statements that shift all times in the store.
+func clockShifts(shift string) (statements []string) {
 	for table, columns := range map[string][]string{
 		"channel_frames":   {"created"},
 		"streams":          {"created", "updated", "closed_at"},
@@ -136,11 +158,9 @@ func (db Database) TryStepClock(ctx context.Context, d time.Duration) error {
 		for i, c := range columns {
 			set[i] = c + " = " + strings.ReplaceAll(shift, "%s", c)
 		}
-		if err := db.tryExec(ctx, "update "+table+" set "+strings.Join(set, ", "), d.Microseconds()); err != nil {
-			return err
-		}
+		statements = append(statements, "update "+table+" set "+strings.Join(set, ", "))
 	}
-	return nil
+	return statements
 }
 
 // exec executes a statement that names tables without the schema.

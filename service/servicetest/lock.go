@@ -134,11 +134,26 @@ func (db Database) KillBackends(ctx context.Context, pattern string) (n int, err
 }
 
 // CrashBackend kills one session's process, which has the server end all the
-// others and recover. Needs a server on this machine.
+// others and recover, and waits until it has. Needs a server on this machine.
 func (db Database) CrashBackend(ctx context.Context) error {
-	return db.Try(ctx, "crash a backend", func(ctx context.Context, conn *pgx.Conn) error {
-		return syscall.Kill(int(conn.PgConn().PID()), syscall.SIGKILL)
+	err := db.Try(ctx, "crash a backend", func(ctx context.Context, witness *pgx.Conn) error {
+		conn, err := pgx.Connect(ctx, db.URL)
+		if err != nil {
+			return err
+		}
+		defer closeSession(conn)
+		if err := syscall.Kill(int(conn.PgConn().PID()), syscall.SIGKILL); err != nil {
+			return err
+		}
+		for witness.Ping(ctx) == nil {
+			pause(ctx, time.Millisecond)
+		}
+		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return db.Try(ctx, "reach the server after a crash", func(ctx context.Context, conn *pgx.Conn) error { return conn.Ping(ctx) })
 }
 
 // ListenerConnections returns how many each replica has, by application_name.
