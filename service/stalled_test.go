@@ -147,7 +147,7 @@ func (c *crowd) phase(d time.Duration, what string) time.Duration {
 	for _, r := range c.readers {
 		r.takeLatencies()
 	}
-	cpu := cpuTime(c.pid)
+	cpu := processorTime(c.pid)
 	ctx, cancel := context.WithTimeout(c.ctx, d)
 	defer cancel()
 	sent, err := steadily(ctx, c.client, crowdStream, false, crowdRate, crowdSize)
@@ -165,7 +165,7 @@ func (c *crowd) phase(d time.Duration, what string) time.Duration {
 	p50, p99, largest := quantiles(all)
 	c.t.Logf("%s: %d frames in %s to %d readers: p50 %s, p99 %s, largest %s", what, sent, d, len(c.readers), p50, p99, largest)
 	if c.pid != 0 {
-		c.t.Logf("the server used %s of the processors", cpuTime(c.pid)-cpu)
+		c.t.Logf("the server used %s of the processors", processorTime(c.pid)-cpu)
 	}
 	return p99
 }
@@ -307,8 +307,8 @@ func startServer(t *testing.T, storeURL string) (address string, pid int) {
 	return "", 0
 }
 
-// cpuTime is how long a process has used processors; 0 for process 0.
-func cpuTime(pid int) time.Duration {
+// processorTime is how long a process has used processors; 0 for process 0.
+func processorTime(pid int) time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
