@@ -163,6 +163,7 @@ func TestListeningIsRestoredAgainAndAgain(t *testing.T) {
 // arrives, and what may have been missed is told. Where no other connection can be
 // had, the replica is not ready meanwhile, and Subscribe says so in time.
 func TestListenerInABlackHole(t *testing.T) {
+	t.Parallel()
 	for name, directions := range map[string]pgtest.Direction{
 		"to server": pgtest.ToServer, "to client": pgtest.ToClient, "both": pgtest.BothWays,
 	} {
