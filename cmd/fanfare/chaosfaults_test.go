@@ -225,9 +225,12 @@ func (c *chaosRun) stallSubscriber(f chaosFault) error {
 	return nil
 }
 
-// closeStream closes a stream that publishers open again.
+// closeStream closes a stream that publishers open again, which somebody is told of.
 func (c *chaosRun) closeStream(f chaosFault) error {
 	s := chaosStream("closing", int(f.pick%chaosClosing))
+	renumbered := c.followerOf(s, "steady").Expect("the stream's next numbering", func(e servicetest.Event) bool {
+		return e.Kind == servicetest.SawGap && e.Reason == fanfarev1.GapReason_GAP_REASON_EPOCH_CHANGED
+	})
 	err := c.call("close a stream", f.replica, func(ctx context.Context, client fanfarev1.FanfareServiceClient) error {
 		answer, err := client.CloseStream(ctx, &fanfarev1.CloseStreamRequest{Channel: s.Channel, Scope: s.Scope})
 		if err == nil && answer.GetAlreadyClosed() {
@@ -240,14 +243,16 @@ func (c *chaosRun) closeStream(f chaosFault) error {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, 2*patience)
 	defer cancel()
-	return c.followerOf(s, "steady").Await(ctx, "the stream's next numbering", func(e servicetest.Event) bool {
-		return e.Kind == servicetest.SawGap && e.Reason == fanfarev1.GapReason_GAP_REASON_EPOCH_CHANGED
-	})
+	return renumbered(ctx)
 }
 
 // shrinkBacklog leaves the streams of a channel with a few frames until somebody who
 // was away has missed some.
 func (c *chaosRun) shrinkBacklog(f chaosFault) error {
+	away := c.followerOf(chaosStream("shrinking", int(f.pick>>8%chaosShrink)), "away")
+	trimmed := away.Expect("a gap", func(e servicetest.Event) bool {
+		return e.Kind == servicetest.SawGap && e.Reason == fanfarev1.GapReason_GAP_REASON_TRIMMED
+	})
 	set := func(policy *fanfarev1.Policy) error {
 		policy.Channel = "shrinking"
 		return c.call("set a policy", f.replica, func(ctx context.Context, client fanfarev1.FanfareServiceClient) error {
@@ -259,13 +264,9 @@ func (c *chaosRun) shrinkBacklog(f chaosFault) error {
 		return err
 	}
 	c.pause(f.lasts)
-	away := c.followerOf(chaosStream("shrinking", int(f.pick>>8%chaosShrink)), "away")
 	ctx, cancel := context.WithTimeout(c.ctx, 2*patience)
 	defer cancel()
-	err := away.Await(ctx, "a gap", func(e servicetest.Event) bool {
-		return e.Kind == servicetest.SawGap && e.Reason == fanfarev1.GapReason_GAP_REASON_TRIMMED
-	})
-	return errors.Join(err, set(&fanfarev1.Policy{}))
+	return errors.Join(trimmed(ctx), set(&fanfarev1.Policy{}))
 }
 
 // stepClock steps the clock of the store while nobody serves, by up to ten minutes,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -17,15 +18,17 @@ import (
 
 // The streams of a campaign, by channel: chat carries durable frames, and where the
 // number is even ephemeral ones, too; presence only ephemeral ones; closing is
-// closed and opened again; shrinking has its backlog bounded now and then; held is
-// published to by nobody who has anything else to do, so that whoever holds it
-// concerns nobody else.
+// closed and opened again; shrinking has its backlog bounded now and then; bulk has
+// frames so large that a tail does not hold many, and the rest is read in pages;
+// held is published to by nobody who has anything else to do, so that whoever holds
+// it concerns nobody else.
 const (
 	chaosChat     = 4
 	chaosPresence = 2
 	chaosClosing  = 2
 	chaosShrink   = 2
 	chaosHeld     = 2
+	chaosBulk     = 1
 )
 
 func chaosStream(channel string, i int) backlog.StreamName {
@@ -43,6 +46,7 @@ func chaosStreams() (streams []backlog.StreamName) {
 	add("closing", chaosClosing)
 	add("shrinking", chaosShrink)
 	add("held", chaosHeld)
+	add("bulk", chaosBulk)
 	return streams
 }
 
@@ -86,6 +90,8 @@ func (c *chaosRun) startTraffic() {
 	c.publish("burst", 0, (*chaosPublisher).byBurst)
 	c.publish("batch", 0, (*chaosPublisher).byBatch)
 	c.publish("newcomer", 0, (*chaosPublisher).toNew)
+	c.publish("bulk", 0, (*chaosPublisher).toBulk)
+	c.publish("reader", 0, (*chaosPublisher).readBulk)
 }
 
 func (c *chaosRun) follow(name string, s backlog.StreamName, cfg servicetest.FollowerConfig) *chaosFollower {
@@ -197,17 +203,20 @@ func (p *chaosPublisher) several(most int) []*fanfarev1.NewFrame {
 	return frames
 }
 
-// passing keeps the errors that no fault explains.
-func passing(err error) error {
-	if servicetest.Passes(err) {
-		return nil
+// passing keeps the errors that no fault explains, and rests after the others.
+func (p *chaosPublisher) passing(ctx context.Context, err error) error {
+	if !servicetest.Passes(err) {
+		return err
 	}
-	return err
+	if err != nil {
+		pauseFor(ctx, p.pause(200*time.Millisecond))
+	}
+	return nil
 }
 
 func (p *chaosPublisher) byCall(ctx context.Context) error {
 	_, err := p.Publish(ctx, p.next())
-	return passing(err)
+	return p.passing(ctx, err)
 }
 
 func (p *chaosPublisher) carefully(ctx context.Context) error {
@@ -218,20 +227,20 @@ func (p *chaosPublisher) carefully(ctx context.Context) error {
 		return err
 	}
 	_, err := p.Publish(ctx, f)
-	return passing(err)
+	return p.passing(ctx, err)
 }
 
 func (p *chaosPublisher) byBurst(ctx context.Context) error {
-	return passing(p.PublishBurst(ctx, p.several(16)))
+	return p.passing(ctx, p.PublishBurst(ctx, p.several(16)))
 }
 
 func (p *chaosPublisher) byBatch(ctx context.Context) error {
-	return passing(p.PublishBatch(ctx, p.several(6)))
+	return p.passing(ctx, p.PublishBatch(ctx, p.several(6)))
 }
 
 func (p *chaosPublisher) toHeld(ctx context.Context) error {
 	_, err := p.Publish(ctx, p.frame(chaosStream("held", p.rng.IntN(chaosHeld)), false))
-	return passing(err)
+	return p.passing(ctx, err)
 }
 
 // bySQL is an application's transaction. It goes through the streams in one order,
@@ -260,30 +269,59 @@ func (p *chaosPublisher) disconnect() {
 	}
 }
 
+func (p *chaosPublisher) toBulk(ctx context.Context) error {
+	f := p.frame(chaosStream("bulk", 0), p.rng.IntN(4) == 0)
+	if f.Ephemeral {
+		_, err := p.Publish(ctx, f)
+		return p.passing(ctx, err)
+	}
+	f.Payload = append(f.Payload, make([]byte, 20_000+p.rng.IntN(40_000))...)
+	f.IdempotencyKey = fmt.Sprint(p.sent)
+	_, err := p.PublishUntilAnswered(ctx, f)
+	pauseFor(ctx, p.pause(300*time.Millisecond))
+	return err
+}
+
+// readBulk subscribes from further back than a tail reaches, until it is live.
+func (p *chaosPublisher) readBulk(ctx context.Context) error {
+	p.sent++
+	start := &fanfarev1.SubscribeRequest{Start: &fanfarev1.SubscribeRequest_Last{Last: 150 + p.rng.Uint64N(150)}}
+	err := p.following(ctx, chaosStream("bulk", 0), start, func(f *servicetest.Follower) error {
+		return f.Await(ctx, "the end of the replay", func(e servicetest.Event) bool { return e.Kind == servicetest.SawCaughtUp })
+	})
+	pauseFor(ctx, 2*time.Second+p.pause(2*time.Second))
+	return err
+}
+
+// following has a subscriber of its own while it does something.
+func (p *chaosPublisher) following(ctx context.Context, s backlog.StreamName, start *fanfarev1.SubscribeRequest, do func(f *servicetest.Follower) error) error {
+	f := p.Recorder.Follower(fmt.Sprint(p.Name, " ", p.sent, " of ", s), s, servicetest.FollowerConfig{Pick: p.Client, Start: start})
+	following, leave := context.WithCancel(ctx)
+	left := make(chan error, 1)
+	go func() { left <- f.Run(following) }()
+	err := do(f)
+	leave()
+	return errors.Join(err, <-left)
+}
+
 // toNew publishes the first frames of a stream, and one who was there before gets
 // them.
 func (p *chaosPublisher) toNew(ctx context.Context) error {
 	s := chaosStream("new", p.sent)
-	f := p.Recorder.Follower(fmt.Sprint("of ", s), s, servicetest.FollowerConfig{Pick: p.Client})
-	following, leave := context.WithCancel(ctx)
-	defer leave()
-	left := make(chan error, 1)
-	go func() { left <- f.Run(following) }()
-	err := f.AwaitSubscribed(ctx)
-	for range 3 {
-		if err != nil {
-			break
+	err := p.following(ctx, s, nil, func(f *servicetest.Follower) error {
+		err := f.AwaitSubscribed(ctx)
+		for range 3 {
+			if err != nil {
+				break
+			}
+			frame := p.frame(s, false)
+			frame.IdempotencyKey = fmt.Sprint(p.sent)
+			if _, err = p.PublishUntilAnswered(ctx, frame); err == nil {
+				err = f.AwaitLastFrame(ctx, servicetest.ContentOf(frame))
+			}
 		}
-		frame := p.frame(s, false)
-		frame.IdempotencyKey = fmt.Sprint(p.sent)
-		if _, err = p.PublishUntilAnswered(ctx, frame); err == nil {
-			err = f.AwaitLastFrame(ctx, servicetest.ContentOf(frame))
-		}
-	}
-	leave()
-	if failed := <-left; failed != nil {
-		return failed
-	}
+		return err
+	})
 	pauseFor(ctx, p.pause(time.Second))
 	return err
 }

@@ -275,7 +275,7 @@ func (f *Follower) AwaitEphemeral(ctx context.Context, c Content) error {
 }
 
 func (f *Follower) awaitEvent(ctx context.Context, what string, kind EventKind, c Content) error {
-	return f.awaitFrom(ctx, 0, what, func(e Event) bool { return e.Kind == kind && e.Content == c })
+	return f.Await(ctx, what, func(e Event) bool { return e.Kind == kind && e.Content == c })
 }
 
 // awaitFrom waits for an event among those from looked on.
@@ -287,12 +287,17 @@ func (f *Follower) awaitFrom(ctx context.Context, looked int, what string, is fu
 	})
 }
 
-// Await waits for an event that the follower has not seen yet.
+// Await waits for an event, unless there has been one.
 func (f *Follower) Await(ctx context.Context, what string, is func(Event) bool) error {
+	return f.awaitFrom(ctx, 0, what, is)
+}
+
+// Expect returns a function that waits for an event from now on.
+func (f *Follower) Expect(what string, is func(Event) bool) (await func(ctx context.Context) error) {
 	f.mu.Lock()
-	looked := len(f.events)
-	f.mu.Unlock()
-	return f.awaitFrom(ctx, looked, what, is)
+	defer f.mu.Unlock()
+	from := len(f.events)
+	return func(ctx context.Context) error { return f.awaitFrom(ctx, from, what, is) }
 }
 
 // await waits for a condition that is evaluated with mu held.

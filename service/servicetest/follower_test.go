@@ -90,9 +90,10 @@ func TestFollowerReturnsAfterAClose(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
 	defer cancel()
 	w.must(f.AwaitFrame(ctx, w.publish("of the first numbering")))
+	closed := f.Expect("the close", func(e Event) bool { return e.Kind == SawClosed })
 	_, err := w.replica.Client.CloseStream(ctx, &fanfarev1.CloseStreamRequest{Channel: testStream.Channel, Scope: testStream.Scope})
 	w.must(err)
-	w.must(f.Await(ctx, "the close again", func(e Event) bool { return e.Kind == SawClosed }))
+	w.must(closed(ctx))
 	w.must(f.AwaitLastFrame(ctx, w.publish("of the second numbering")))
 	for _, s := range []func(backlog.StreamName) bool{nil, func(s backlog.StreamName) bool { return s == testStream }} {
 		if broken := len(UnbrokenExcept(s).Validate(w.recorder.Run())) > 0; broken != (s == nil) {

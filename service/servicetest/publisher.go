@@ -44,14 +44,15 @@ func (p *Publisher) Publish(ctx context.Context, f *fanfarev1.NewFrame) (*fanfar
 }
 
 // PublishUntilAnswered publishes a frame with a key until it is confirmed, until
-// ctx ends, or an error is one that a retry does not help against.
+// ctx ends, or an error is one that a retry does not help against. It rests longer
+// the longer that takes.
 func (p *Publisher) PublishUntilAnswered(ctx context.Context, f *fanfarev1.NewFrame) (*fanfarev1.PublishResponse, error) {
-	for {
+	for rest := 10 * time.Millisecond; ; rest = min(2*rest, 200*time.Millisecond) {
 		answer, err := p.Publish(ctx, f)
 		if err == nil || ctx.Err() != nil || !Passes(err) {
 			return answer, err
 		}
-		pause(ctx, rand.N(10*time.Millisecond))
+		pause(ctx, rand.N(rest))
 	}
 }
 
