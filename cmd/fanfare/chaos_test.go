@@ -84,6 +84,10 @@ type chaosRun struct {
 	faults map[string]int
 }
 
+// chaosPatience bounds every wait for something that faults delay: those of a round
+// may keep a replica from starting one after the other.
+const chaosPatience = 3 * time.Minute
+
 // memoryBound is the most that a replica may use: the program itself, and what the
 // frames of the campaign's streams take, which are far from the bounds of the
 // tails together.
@@ -233,7 +237,7 @@ func (c *chaosRun) finish() {
 	if err := c.traffic.Wait(); err != nil {
 		c.t.Errorf("publish: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, 4*patience)
+	ctx, cancel := context.WithTimeout(c.ctx, chaosPatience)
 	defer cancel()
 	for _, s := range chaosStreams() {
 		content, err := c.publishMarker(ctx, s, "last")
@@ -282,7 +286,7 @@ func pauseFor(ctx context.Context, d time.Duration) {
 
 // await waits for a condition; tests of faults call it on goroutines of their own.
 func (c *chaosRun) await(what string, condition func() bool) error {
-	ctx, cancel := context.WithTimeout(c.ctx, patience)
+	ctx, cancel := context.WithTimeout(c.ctx, chaosPatience)
 	defer cancel()
 	for !condition() {
 		if pauseFor(ctx, 20*time.Millisecond); ctx.Err() != nil {

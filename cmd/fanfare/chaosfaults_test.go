@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/fanfare-io/fanfare/backlog"
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -100,7 +102,7 @@ func (c *chaosRun) loseReply(f chaosFault) error {
 	p := c.replicas[f.replica].pool
 	select {
 	case <-p.HoldReply(chaosMarked):
-	case <-time.After(patience):
+	case <-time.After(chaosPatience):
 		p.Restore()
 		return errors.New("nothing was published")
 	case <-c.ctx.Done():
@@ -241,7 +243,7 @@ func (c *chaosRun) closeStream(f chaosFault) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(c.ctx, chaosPatience)
 	defer cancel()
 	return renumbered(ctx)
 }
@@ -264,7 +266,7 @@ func (c *chaosRun) shrinkBacklog(f chaosFault) error {
 		return err
 	}
 	c.pause(f.lasts)
-	ctx, cancel := context.WithTimeout(c.ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(c.ctx, chaosPatience)
 	defer cancel()
 	return errors.Join(trimmed(ctx), set(&fanfarev1.Policy{}))
 }
@@ -280,8 +282,9 @@ func (c *chaosRun) stepClock(f chaosFault) error {
 		r.kill(c.t)
 	}
 	err := c.db.TryStepClock(c.ctx, step)
+	var starting errgroup.Group
 	for _, r := range c.replicas {
-		err = errors.Join(err, r.start(c.ctx, c.t))
+		starting.Go(func() error { return r.start(c.ctx, c.t) })
 	}
-	return err
+	return errors.Join(err, starting.Wait())
 }

@@ -70,6 +70,11 @@ func newChaosReplica(t *testing.T, name string, db servicetest.Database) *chaosR
 		if p := r.process(); p != nil {
 			p.Kill()
 		}
+		if t.Failed() {
+			for i, log := range r.logs() {
+				t.Logf("log of replica %s-%d:\n%s", r.name, i, log)
+			}
+		}
 	})
 	return r
 }
@@ -78,7 +83,7 @@ func newChaosReplica(t *testing.T, name string, db servicetest.Database) *chaosR
 // before, whatever is wrong with the database, has failed, and another is started,
 // as whoever runs replicas would.
 func (r *chaosReplica) start(ctx context.Context, t *testing.T) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, chaosPatience)
 	defer cancel()
 	for {
 		p, err := r.launch(t)
@@ -148,7 +153,7 @@ func (r *chaosReplica) drain(ctx context.Context, t *testing.T) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, chaosPatience)
 	defer cancel()
 	err := p.AwaitEnd(ctx)
 	r.clients.SetTarget(t, nowhere)
