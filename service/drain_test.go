@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -118,11 +119,12 @@ func TestDrainWithIdleStalledAndReplayingStreams(t *testing.T) {
 }
 
 // Scenario S145, symptom: streams stood still through a shutdown. Cause: the
-// source of frames was closed before the streams. Delivery goes on until each is
-// sent away, and the replica where it goes on has the rest.
+// source of frames was closed before the streams. Delivery of durable and ephemeral
+// frames goes on until each stream is sent away, and the replica where it goes on
+// has the rest of the durable ones.
 func TestDrainUnderLoad(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
-		w := newWorld(t, db, quickDrain(300*time.Millisecond, 3*time.Second))
+		w := newWorld(t, db, quickDrain(1500*time.Millisecond, 3*time.Second))
 		recorder := servicetest.NewRecorder()
 		s := stream("drain", "load")
 		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -143,12 +145,16 @@ func TestDrainUnderLoad(t *testing.T) {
 			}
 		}
 		drained := make(chan error, 1)
+		began := recorder.Moment()
 		go func() { drained <- w.a.Drain(ctx) }()
 		// New calls go to b once a's health would say so.
 		current.Store(w.b)
 		publishing, published := true, 0
 		for i := 0; publishing; i++ {
 			_, err := tryRecordedBatch(t, recorder, w.b, s, 2, i)
+			if err == nil {
+				_, err = record(ctx, recorder, "ephemeral", w.b, ephemeral(s, fmt.Sprint("ephemeral ", i)))
+			}
 			switch {
 			case err == nil:
 				published++
@@ -161,7 +167,7 @@ func TestDrainUnderLoad(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-			case <-time.After(5 * time.Millisecond): // 400 frames a second
+			case <-time.After(5 * time.Millisecond): // 600 frames a second
 			}
 		}
 		if published < 10 {
@@ -178,8 +184,42 @@ func TestDrainUnderLoad(t *testing.T) {
 		if err := following.Wait(); err != nil {
 			t.Error(err)
 		}
-		servicetest.Check(t, recorder.Run(), servicetest.Unbroken)
+		run := recorder.Run()
+		servicetest.Check(t, run, servicetest.Unbroken)
+		for _, s := range run.Subscribers {
+			deliveredUntilSentAway(t, run, s, began)
+		}
 	})
+}
+
+// deliveredUntilSentAway checks that a subscriber, until it was sent away by a drain
+// that began at a moment, got what was confirmed since and some time before.
+func deliveredUntilSentAway(t *testing.T, run servicetest.Run, s servicetest.Subscriber, began servicetest.Moment) {
+	t.Helper()
+	const late = time.Second
+	got := map[servicetest.Content]bool{}
+	for _, e := range s.Events {
+		got[e.Content] = true
+		if e.Kind != servicetest.SawEnd || e.Ended != "DRAINING" {
+			continue
+		}
+		due := 0
+		for _, p := range run.Publishes {
+			if p.Result != servicetest.Confirmed || p.BeganAt < began || p.EndedAt > e.At-late {
+				continue
+			}
+			due++
+			if !got[p.Content] {
+				t.Errorf("%s was sent away %s after the drain began, and had not got what was published %s before", s.Name, e.At-began, e.At-p.EndedAt)
+				return
+			}
+		}
+		if due == 0 {
+			t.Errorf("nothing was published while %s waited to be sent away", s.Name)
+		}
+		return
+	}
+	t.Errorf("%s was not sent away", s.Name)
 }
 
 // Scenario S147, symptom: errors with each deploy. Cause: readiness was withdrawn
@@ -211,12 +251,15 @@ func TestRollingRestarts(t *testing.T) {
 			}
 			return nil
 		})
-		for range 3 {
+		for range form(3, 10) {
 			next := servicetest.Start(t, db.URL, options...)
 			balancer.add(next)
 			eventually(t, "the next replica is ready", func() bool { return balancer.isReady(next) })
 			if err := current.Drain(ctx); err != nil {
 				t.Error(err)
+			}
+			if _, err := net.DialTimeout("tcp", current.Addr, patience); err == nil {
+				t.Error("the port still accepts after the drain")
 			}
 			if err := current.Stop(); err != nil {
 				t.Error(err)

@@ -125,9 +125,10 @@ func (p *process) end() error {
 	}
 }
 
-// SIGTERM under load: exit code 0 well within the grace period, every
-// acknowledged frame is stored, a subscriber gets a position to go on from, and
-// the next server delivers the rest.
+// Scenario S149, symptom: each deploy ended in a kill, which lost what had been
+// acknowledged. SIGTERM under load, to a process of its own: exit code 0 well
+// before a supervisor's 10 s are over, every acknowledged frame is stored, a
+// subscriber gets a position to go on from, and the next server delivers the rest.
 func TestTermUnderLoad(t *testing.T) {
 	t.Run("postgresql", func(t *testing.T) { termUnderLoad(t, "--store", pgtest.NewDatabase(t)) })
 	t.Run("sqlite", func(t *testing.T) { termUnderLoad(t, "--data-dir", t.TempDir()) })
@@ -142,9 +143,13 @@ func termUnderLoad(t *testing.T, store ...string) {
 	publisher := start(t, lines, "publish", "c", "s", "--lines", "--server", a.address)
 	publisher.stdout.await(t, `-1000\n`)
 
+	began := time.Now()
 	a.signal(syscall.SIGTERM)
 	if err := a.end(); err != nil {
 		t.Fatalf("the server ended with %v", err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the server ended %s after the signal", took)
 	}
 	if regexp.MustCompile("level=ERROR|closed pool|database is closed").MatchString(a.stderr.String()) {
 		t.Error("the server logged an error")
