@@ -113,13 +113,18 @@ func (s *stream) verdictLocked(v Verdict, state backlog.StreamState) answer {
 }
 
 // judgeLocked answers everybody of a batch from the load made for them. Those
-// for whom it does not suffice wait for the next.
+// for whom it does not suffice wait for the next, and all for the tail to reach what
+// was left out of it.
 func (s *stream) judgeLocked(batch []*pending, l backlog.Loaded, hooks *hooks) {
 	for _, p := range batch {
 		v := Judge(p.start, l)
 		if v.Lacks != 0 {
 			p.start = behind(v.Lacks)
 			s.pending = append(s.pending, p)
+			continue
+		}
+		if s.lacksLocked(l) {
+			s.placements = append(s.placements, placement{p, v, l.State, s.current})
 			continue
 		}
 		p.place(s.verdictLocked(v, l.State), hooks)

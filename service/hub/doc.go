@@ -65,9 +65,14 @@
 // Gap, too.
 //
 // A read may overtake announcements. For durable frames that is harmless. But
-// a close that was read, and not announced, may have ephemeral frames before it on
-// their way: then the end of the tail waits for the announcement, and if that does
-// not come the subscriptions are told of an outage before it.
+// what was read and is not announced may have ephemeral frames before it on their
+// way. So in a stream that carries them, and has subscriptions, what a read shows
+// beyond the announcements is left out until it is announced: frames, a close, and
+// the rest of a numbering that was replaced. New subscriptions that such a read was
+// for are judged by all of it, and placed when the tail has got there. If the
+// announcement does not come within the grace, the scheduler has the stream read
+// again, the subscriptions are told of an outage, and everything is taken in; that is
+// also done, without waiting, by the first read under a listening.
 //
 // # The life of a tail
 //
@@ -76,7 +81,8 @@
 //	running   one numbering, growing
 //	retired   the numbering was replaced while nobody looked; what is left of
 //	          it is read before it ends
-//	closing   a close was read whose announcement is awaited
+//	closing   a close was read whose announcement is awaited; a retired tail,
+//	          too, may wait for that of its close
 //	ended     closed: subscriptions get the rest, Closed, io.EOF
 //	          cut: they get the rest, Gap, and go on in the next tail, where every
 //	          ephemeral frame is for them
@@ -100,7 +106,8 @@
 //
 // [Hub.Run] owns all of them and returns when they have: the loader (rounds for
 // new subscriptions and for those whose page could not be read), the refresher
-// (rounds for resident streams), the scheduler of refreshes, the pagers, and the
+// (rounds for resident streams), the scheduler of refreshes, which also looks after
+// announcements that are awaited, the pagers, and the
 // sweeper (linger and memory). The bus calls [Sink] from a goroutine of its own.
 //
 // # Locks

@@ -227,8 +227,8 @@ func TestEphemeralFramesDuringTheLoad(t *testing.T) {
 	}
 }
 
-// An ephemeral frame that a read has overtaken is delivered at once to who is past
-// its place, and not to who began past it.
+// An ephemeral frame that a read has overtaken, by more than the grace, is delivered
+// at once to who is past its place, and not to who began past it.
 func TestEphemeralFrameBehind(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
 		r.publishMany(orders, 0, 3)

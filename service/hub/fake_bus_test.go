@@ -122,6 +122,15 @@ func (b *fakeBus) announceLocked(a backlog.Announcement) {
 	}
 }
 
+// releaseFirst delivers the first n of what is kept back.
+func (b *fakeBus) releaseFirst(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	first := b.queued[:n:n]
+	b.queued = b.queued[n:]
+	b.sink.Announce(first)
+}
+
 func (b *fakeBus) flushLocked() {
 	if len(b.queued) > 0 {
 		b.sink.Announce(b.queued)

@@ -172,7 +172,7 @@ func (h *held) outagesOr(counted uint64) uint64 {
 // state k: of what was held by then, what is not there now never was; the others
 // are taken in as if they came now. Ephemeral frames are taken in if there is a
 // tail of their numbering, each after the outages before it.
-func (s *stream) explainHeldLocked(k known, origin uint64, hooks *hooks) {
+func (s *stream) explainHeldLocked(k known, l backlog.Loaded, origin uint64, hooks *hooks) {
 	if s.held.missed {
 		s.held.missed, s.marked = false, true
 		s.tellOutageLocked(s.current, hooks)
@@ -181,6 +181,9 @@ func (s *stream) explainHeldLocked(k known, origin uint64, hooks *hooks) {
 	s.settleHeldLocked()
 	for len(list) > 0 && list[0].number <= k.held {
 		a := &list[0]
+		if s.leftOutLocked(a, l) {
+			break // to be read, with what follows
+		}
 		list = list[1:]
 		if !s.explainedLocked(a, moment{origin, a.outages}, hooks) {
 			s.dropLocked(&a.Announcement)

@@ -57,6 +57,11 @@ type Config struct {
 	ListenTimeout time.Duration
 	// ReadTimeout bounds one load or page. Default 15 s.
 	ReadTimeout time.Duration
+	// AnnouncesNothing is for a bus that only says that it listens, such as one that
+	// polls: nothing is announced, and what is published comes with the re-reads.
+	// Subscriptions of streams that carry ephemeral frames are told, once, that they
+	// may miss them. Default: the bus announces.
+	AnnouncesNothing bool
 	// StatusNotices has subscriptions told by a Status when the listening ends and
 	// when there is one again. Default: they are not told.
 	StatusNotices bool
@@ -119,9 +124,11 @@ type Hub struct {
 	sinkHooks hooks
 
 	loads, refreshes *queue
-	pager            *pager
-	pages            *pageCache
-	tailBytes        atomic.Int64
+	// watched are streams of which something that was read is not announced yet.
+	watched   *queue
+	pager     *pager
+	pages     *pageCache
+	tailBytes atomic.Int64
 
 	// Each has room for one.
 	relistened, hinted, statusChanged, sweep, crowded chan struct{}
@@ -146,6 +153,7 @@ func New(bus Bus, reader Reader, encode func(backlog.Frame) []byte, cfg Config) 
 		streams:       make(map[backlog.StreamName]*stream),
 		loads:         newQueue(),
 		refreshes:     newQueue(),
+		watched:       newQueue(),
 		pager:         newPager(),
 		pages:         newPageCache(cfg.MaxPageBytes),
 		relistened:    make(chan struct{}, 1),

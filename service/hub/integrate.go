@@ -22,42 +22,50 @@ type known struct {
 	// outages is how many there had been: the read sees whether ephemeral frames
 	// were published in them.
 	outages uint64
+	// announced is how far the tail's numbering had been announced: the read sees it.
+	announced uint64
+	// began is when the read began.
+	began time.Time
 }
 
 func (s *stream) knownLocked() known {
 	s.reads++
-	k := known{tail: s.current, held: s.held.count, read: s.reads, outages: s.hub.outages.Load()}
+	k := known{tail: s.current, held: s.held.count, read: s.reads, outages: s.hub.outages.Load(), began: time.Now()}
 	if t := s.current; t != nil {
 		k.own, k.base, k.head, k.ephemeral = t.own, t.base, t.head, t.ephemerals.last
+		k.announced = t.announcedTo()
 	}
 	return k
 }
 
 // integrateLocked brings the stream up to date with a load begun in the state
-// k. fresh are the loaded frames that k did not have, encoded. It returns false,
-// and changes nothing, if the load is about a numbering that is no longer
-// current.
-func (s *stream) integrateLocked(k known, l backlog.Loaded, fresh []*entry, hooks *hooks) bool {
+// k, under a listening. fresh are the loaded frames that k did not have, encoded. It
+// returns false, and changes nothing, if the load is about a numbering that is no
+// longer current.
+func (s *stream) integrateLocked(k known, loaded backlog.Loaded, fresh []*entry, listening uint64, hooks *hooks) bool {
 	t := s.current
 	if t != k.tail || (t != nil && t.own != k.own) {
 		return false
 	}
-	s.marked = s.marked || l.State.Ephemeral
+	s.marked = s.marked || loaded.State.Ephemeral
 	if t == nil {
 		// Not what is counted by now: who is placed by this load is to be told of it.
 		s.outages = k.outages
-		s.openLocked(l, fresh, hooks)
-		s.setStateLocked(l)
+		s.openLocked(loaded, fresh, hooks)
+		s.setStateLocked(loaded)
 		return true
 	}
 	// Told before what is read now: ephemeral frames may have stood anywhere in it.
-	told := s.noteOutagesLocked(s.held.outagesOr(k.outages), hooks) && s.held.ephemeral.count == 0
+	told := s.noteOutagesLocked(s.held.outagesOr(k.outages), hooks)
+	l, fresh, told := s.leaveOutLocked(k, loaded, fresh, listening, told, hooks)
+	told = told && s.held.ephemeral.count == 0
 	if t.own == 0 {
 		s.adoptLocked(t, l, fresh, told, hooks)
 	} else {
 		s.continueLocked(t, k, l, fresh, told, hooks)
 	}
 	s.setStateLocked(l)
+	s.awaitLocked(loaded)
 	return true
 }
 
@@ -89,6 +97,7 @@ func (s *stream) openLocked(l backlog.Loaded, fresh []*entry, hooks *hooks) {
 		return
 	}
 	s.current = newTail(l, fresh)
+	s.current.announced = s.held.announcedOf(s.current.own)
 	s.fitLocked(s.current)
 	if l.State.Closed {
 		s.closeLocked(s.current, true, hooks)
@@ -107,7 +116,7 @@ func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, told boo
 		return
 	case l.State.Closed && l.State.OwnEpoch == t.successorOf:
 		return
-	case s.adoptMissedLocked(t, l, hooks):
+	case s.adoptMissedLocked(t, l, told, hooks):
 		return
 	case l.State.PreviousOwnEpoch != t.successorOf:
 		// A whole numbering came and went: its subscriptions must be told.
@@ -119,6 +128,7 @@ func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, told boo
 	t.own = l.State.OwnEpoch
 	t.zeroEpoch = positionIn(l, 0).Epoch
 	t.base, t.head = l.Before, l.Before
+	t.announced = s.held.announcedOf(t.own)
 	t.replayable = l.State.Base.Sequence
 	t.add(fresh)
 	s.fitLocked(t)
@@ -131,7 +141,7 @@ func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, told boo
 // adoptMissedLocked adopts a numbering that began, was closed and was replaced
 // before it could be read: what was held tells of its first frame, and its rows
 // are read as the rest of a retired tail.
-func (s *stream) adoptMissedLocked(t *tail, l backlog.Loaded, hooks *hooks) bool {
+func (s *stream) adoptMissedLocked(t *tail, l backlog.Loaded, told bool, hooks *hooks) bool {
 	first := s.held.firstOf(func(own uint64) bool { return own != l.State.OwnEpoch && !s.ended.has(own) })
 	if first == nil || t.readers == 0 {
 		return false
@@ -141,7 +151,7 @@ func (s *stream) adoptMissedLocked(t *tail, l backlog.Loaded, hooks *hooks) bool
 	t.head = backlog.Position{Epoch: t.zeroEpoch}
 	t.closedAt = s.held.closeOf(t.own)
 	s.replaceLocked(t, GapEpochChanged, l, hooks)
-	s.retireLocked(t, hooks)
+	s.retireLocked(t, told, hooks)
 	return true
 }
 
@@ -151,7 +161,7 @@ func (s *stream) continueLocked(t *tail, k known, l backlog.Loaded, fresh []*ent
 	state := l.State
 	if !state.Exists || state.OwnEpoch != t.own {
 		s.replaceLocked(t, GapEpochChanged, l, hooks)
-		s.retireLocked(t, hooks)
+		s.retireLocked(t, told, hooks)
 		return
 	}
 	if reason, ok := cutReason(k.head, l); ok {
@@ -199,13 +209,23 @@ func (s *stream) replaceLocked(t *tail, reason GapReason, l backlog.Loaded, hook
 
 // retireLocked ends a tail whose numbering was replaced: at once if nobody
 // reads it, otherwise once what is left of it has been read, because those
-// frames were committed while its subscriptions were in force.
-func (s *stream) retireLocked(t *tail, hooks *hooks) {
+// frames were committed while its subscriptions were in force. That is not read
+// before the close is announced, unless its subscriptions were told of an outage:
+// ephemeral frames may be among it.
+func (s *stream) retireLocked(t *tail, told bool, hooks *hooks) {
 	if t.readers == 0 {
 		s.endLocked(t, endedCut, hooks)
 		return
 	}
 	t.retired = true
+	if !told && s.lateLocked(t) && s.held.closeOf(t.own).IsZero() {
+		s.awaitCloseLocked(t)
+		return
+	}
+	s.readRestLocked(t)
+}
+
+func (s *stream) readRestLocked(t *tail) {
 	s.hub.pager.push(&page{stream: s, tail: t, after: t.readAfter(t.head), rest: true})
 }
 

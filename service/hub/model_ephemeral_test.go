@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -137,4 +138,39 @@ func number(payload string) int {
 		panic(err)
 	}
 	return n
+}
+
+// modelOrder is what one subscription has had, as far as it says which frames of
+// either kind may still come.
+type modelOrder struct {
+	// latest is the payload of the frame that was published last of those that came.
+	latest int
+	// told is the last payload that had been published when the subscription was told
+	// of a gap, until one that was published later has come; -1 if it was not.
+	told int
+}
+
+// checkOrder checks that no frame comes after one that was published later. A gap
+// tells that there may be some, of those published before it came. Where commits
+// were lost others stand in the place that an ephemeral frame was to follow.
+func (c *modelClient) checkOrder(order *modelOrder, d Delivery) error {
+	if _, ok := d.Notice.(Gap); ok {
+		order.told, order.latest = int(c.next.Load()), 0
+	}
+	for _, frame := range d.Frames {
+		words := strings.Fields(string(frame))
+		payload := words[len(words)-1]
+		if payload == "final" {
+			continue
+		}
+		n := number(payload)
+		switch {
+		case order.told >= 0 && n <= order.told:
+			continue
+		case n < order.latest && !c.shuffled && c.stream.losses.Load() == 0:
+			return fmt.Errorf("frame %d came after %d", n, order.latest)
+		}
+		order.told, order.latest = -1, n
+	}
+	return nil
 }

@@ -25,7 +25,8 @@ type modelRun struct {
 	random  *rand.Rand
 	streams []*modelStream
 	ops     []func()
-	next    int
+	// next is the payload of what is published next.
+	next atomic.Int64
 	// shuffled is true if ephemeral frames may be announced in another order than
 	// that of their commits, which no bus does.
 	shuffled bool
@@ -126,8 +127,7 @@ func (m *modelRun) any(changed bool) *modelStream {
 
 func (m *modelRun) publishSome() {
 	for range 1 + m.random.IntN(20) {
-		s, payload := m.any(false), fmt.Sprint(m.next)
-		m.next++
+		s, payload := m.any(false), fmt.Sprint(m.next.Add(1))
 		switch m.random.IntN(6) {
 		case 0:
 			m.bus.publishPointer(s.name, payload)
@@ -271,7 +271,7 @@ func (c *modelClient) follow(ctx context.Context) error {
 // read reads for a while, or to the final frame.
 func (c *modelClient) read(ctx context.Context, sub *Subscription) (final bool, err error) {
 	r := &reader{rig: c.rig, name: c.stream.name, sub: sub, position: sub.Subscribed().ResumeAfter, loose: c.shuffled || c.stream != c.streams[0]}
-	seen := c.stream.log.follow()
+	seen, order := c.stream.log.follow(), &modelOrder{told: -1}
 	if sub.Subscribed().Resumed && r.position.Sequence != c.position.Sequence {
 		return false, fmt.Errorf("resumed after %s, asked for %s", r.position, c.position)
 	}
@@ -297,6 +297,9 @@ func (c *modelClient) read(ctx context.Context, sub *Subscription) (final bool, 
 			return false, err
 		}
 		if err := c.checkEphemeral(seen, r, d.Notice); err != nil {
+			return false, err
+		}
+		if err := c.checkOrder(order, d); err != nil {
 			return false, err
 		}
 		c.position = d.Last

@@ -200,6 +200,9 @@ func (s *stream) requestLocked(batch []*pending, maxBytes int) backlog.LoadReque
 	} else {
 		r.After, r.MaxFrames = s.extensionLocked(batch), s.hub.cfg.TailFrames
 		r.Verify = append(r.Verify, t.head.Sequence)
+		if announced := t.announcedTo(); s.marked && announced > t.head.Sequence {
+			r.Verify = append(r.Verify, announced)
+		}
 	}
 	for _, p := range batch {
 		if sequence, ok := p.start.verify(); ok {
@@ -267,7 +270,7 @@ func (s *stream) finish(p *part, l backlog.Listening, loaded backlog.Loaded, hoo
 	if s.removed {
 		return
 	}
-	if l.Number == 0 || s.hub.listened.Load() > l.Number || !s.integrateLocked(p.known, loaded, fresh, hooks) {
+	if l.Number == 0 || s.hub.listened.Load() > l.Number || !s.integrateLocked(p.known, loaded, fresh, l.Number, hooks) {
 		s.repeatLocked(p)
 		return
 	}
@@ -275,7 +278,8 @@ func (s *stream) finish(p *part, l backlog.Listening, loaded backlog.Loaded, hoo
 	s.used = time.Now()
 	s.judgeLocked(p.batch, loaded, hooks)
 	s.endOverdueLocked(l.Number, hooks)
-	s.explainHeldLocked(p.known, s.hub.origin.Load(), hooks)
+	s.explainHeldLocked(p.known, loaded, s.hub.origin.Load(), hooks)
+	s.placeReachedLocked(hooks)
 	s.answerPendingLocked(l.Number, hooks)
 	s.readAgainLocked(p.known.read)
 }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -63,7 +64,8 @@ func (h *Hub) runScheduler(ctx context.Context) error {
 	timer := time.NewTimer(reread.interval)
 	defer timer.Stop()
 	hinted := h.hinted
-	var pauseOver <-chan time.Time
+	var pauseOver, look <-chan time.Time
+	var watched []*stream
 	for {
 		select {
 		case <-ctx.Done():
@@ -77,6 +79,18 @@ func (h *Hub) runScheduler(ctx context.Context) error {
 			hinted, pauseOver = h.hinted, nil
 		case <-h.statusChanged:
 			h.wakeAll()
+		case <-h.watched.filled:
+			watched = append(watched, h.watched.poll(math.MaxInt)...)
+			if look == nil {
+				look = time.After(leftOutStep)
+			}
+		case <-look:
+			var overdue []*stream
+			look = nil
+			if overdue, watched = overdueOf(watched); len(watched) > 0 {
+				look = time.After(leftOutStep)
+			}
+			h.queueRefreshes(overdue)
 		case <-timer.C:
 			streams, next := reread.next(h.residents)
 			h.queueRefreshes(streams)

@@ -47,9 +47,17 @@ func (s *stream) wakeAll(hooks *hooks) {
 		}
 	}
 	for _, p := range s.pending {
-		if p.done == nil {
-			hooks.add(p.sub)
-		}
+		p.wakeRunning(hooks)
+	}
+	for _, p := range s.placements {
+		p.wakeRunning(hooks)
+	}
+}
+
+// wakeRunning wakes a subscription that is placed anew.
+func (p *pending) wakeRunning(hooks *hooks) {
+	if p.done == nil {
+		hooks.add(p.sub)
 	}
 }
 

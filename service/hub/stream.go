@@ -48,12 +48,16 @@ type stream struct {
 	held held
 	// ended are numberings that are over.
 	ended endedNumberings
-	// pending are subscriptions that wait for a load.
-	pending []*pending
+	// pending are subscriptions that wait for a load, placements those that were
+	// judged by one and wait for the tail to reach it.
+	pending    []*pending
+	placements []placement
 	// loadQueued and refreshQueued are true while the stream is in that queue.
 	loadQueued, refreshQueued bool
 	// refreshWanted is true if the stream is to be read even if nothing is held.
 	refreshWanted bool
+	// watched is true while the scheduler looks after what is awaited.
+	watched bool
 	// removed is true once the stream is no longer in the map.
 	removed bool
 	// used is when the stream was last announced or subscribed to.
@@ -131,6 +135,10 @@ func (s *stream) announceFormerLocked(t *tail, a *backlog.Announcement, frame *e
 	case a.Kind != backlog.AnnounceClosed:
 	case t.retired:
 		t.closedAt = a.Frame.Position
+		if !t.closing.IsZero() {
+			t.closing = time.Time{}
+			s.readRestLocked(t)
+		}
 	default:
 		s.endLocked(t, endedClosed, hooks)
 	}
@@ -144,6 +152,7 @@ func (s *stream) appendLocked(t *tail, a *backlog.Announcement, hooks *hooks) {
 	s.used = time.Now()
 	s.hub.counts.appended.Add(1)
 	t.parked.wake(hooks)
+	s.placeReachedLocked(hooks)
 }
 
 // announceClosedLocked ends the tail if it has everything before the close, and no
@@ -162,6 +171,9 @@ func (s *stream) announceClosedLocked(a *backlog.Announcement, at moment, hooks 
 
 // holdLocked keeps an announcement for the read that explains it.
 func (s *stream) holdLocked(a *backlog.Announcement, frame *entry, at moment) {
+	if t := s.current; t.own != 0 && t.own == a.OwnEpoch {
+		t.announced = max(t.announced, a.Frame.Position.Sequence)
+	}
 	s.keepLocked(a, frame, at)
 	s.queueRefreshLocked()
 }
@@ -181,9 +193,6 @@ func (s *stream) keepLocked(a *backlog.Announcement, frame *entry, at moment) {
 	s.settleHeldLocked()
 }
 
-// closeGrace is how long the announcement of a close that was read is awaited.
-const closeGrace = time.Second
-
 // closeLocked ends the current tail after its head and waits for the next
 // numbering. settled is true if no ephemeral frame of the tail can come any more,
 // or its subscriptions have just been told that they may miss some. Otherwise the
@@ -194,22 +203,44 @@ func (s *stream) closeLocked(t *tail, settled bool, hooks *hooks) {
 	s.forgetClosedLocked()
 	s.closed = t
 	s.current = waitingTail(t.own)
-	waits := !settled && s.marked && s.readableLocked(t)
+	waits := !settled && s.lateLocked(t)
 	s.former = append(s.former, t)
+	s.placeReachedLocked(hooks)
 	if waits {
-		t.closing, t.closingUnder = time.Now(), s.hub.listened.Load()
+		s.awaitCloseLocked(t)
 		return
 	}
 	s.endLocked(t, endedClosed, hooks)
 }
 
-// endOverdueLocked ends tails whose close was never announced, and will not be.
+// lateLocked reports whether ephemeral frames may come to a tail later than a read
+// shows what follows them.
+func (s *stream) lateLocked(t *tail) bool {
+	return s.marked && !s.hub.cfg.AnnouncesNothing && s.readableLocked(t)
+}
+
+// awaitCloseLocked awaits the announcement of a close that was read.
+func (s *stream) awaitCloseLocked(t *tail) {
+	t.closing, t.closingUnder = time.Now(), s.hub.listened.Load()
+	if !t.closeRead.IsZero() {
+		t.closing = t.closeRead
+	}
+	s.watchLocked()
+}
+
+// endOverdueLocked ends tails whose close was never announced, and will not be, or
+// has what is left of them read.
 func (s *stream) endOverdueLocked(listening uint64, hooks *hooks) {
 	for _, t := range slices.Clone(s.former) {
-		if t.closing.IsZero() || (t.closingUnder == listening && time.Since(t.closing) < closeGrace) {
+		if t.closing.IsZero() || (t.closingUnder == listening && !isOverdue(t.closing, time.Now())) {
 			continue
 		}
 		s.tellOutageLocked(t, hooks)
+		if t.retired {
+			t.closing = time.Time{}
+			s.readRestLocked(t)
+			continue
+		}
 		s.endLocked(t, endedClosed, hooks)
 	}
 }

@@ -62,13 +62,19 @@ type tail struct {
 	// are not for new subscriptions.
 	replayable uint64
 
+	// announced is the greatest sequence of an announcement that was held; left is
+	// what is left out until it is announced, and closeRead since when a close is, too.
+	announced uint64
+	left      leftOuts
+	closeRead time.Time
 	// closedAt is where an announcement said the numbering was closed, which is
 	// believed once everything up to there has been read.
 	closedAt backlog.Position
 	// retired is true while the rest of a replaced numbering is being read.
 	retired bool
-	// closing is since when the close is known from a read, and closingUnder the
-	// listening of that time, while its announcement is awaited; see closeLocked.
+	// closing is since when the close is known from a read, of it or of what replaced
+	// the numbering, and closingUnder the listening of that time, while its
+	// announcement is awaited; see closeLocked and retireLocked.
 	closing      time.Time
 	closingUnder uint64
 	ending       ending
