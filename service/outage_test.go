@@ -368,3 +368,54 @@ func TestIdleUnderTimeoutsOfTheRole(t *testing.T) {
 		}
 	})
 }
+
+// Scenario S55, symptom: after a failover the listener was connected to a server
+// on which nothing is ever notified. Of two hosts, the first is a standby; while
+// only that is left the replica acknowledges nothing and is not ready, and once it
+// is promoted everything goes on, with what was published before.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Start(t)
+	standby := primary.Standby()
+	host := func(s *pgtest.Server) string {
+		return strings.TrimSuffix(strings.TrimPrefix(s.URL(""), "postgres://postgres@"), "/?sslmode=disable")
+	}
+	both := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable", host(standby), host(primary))
+	w := &world{t: t}
+	w.a = servicetest.Start(t, both+"&target_session_attrs=read-write", wholeBacklog, func(c *servicetest.Config) {
+		c.ListenURL, c.MigrateURL, c.Hub.ListenTimeout = both, primary.URL("postgres"), time.Second
+	})
+	w.b = w.a
+	changes := watchHealth(t, w.b)
+	if ready := <-changes; !ready {
+		expectChange(t, changes, true, "at the start")
+	}
+	r := w.watched(stream("failover", ""))
+	publishMany(t, w.a, r.stream, 100, numbered)
+	contiguous(t, r.take(100), 1)
+	late := subscribe(t, w.b, fromOldest(r.stream))
+	late.take(50)
+
+	primary.Stop("fast") // it hands the standby everything before it ends
+	expectChange(t, changes, false, "only the standby is left")
+	w.subscribeWhileAway(10 * time.Second)
+	if l := w.b.Bus.Current(); l.Number != 0 {
+		t.Errorf("it listens at a standby: %+v", l)
+	}
+	pgtest.Exec(t, pgtest.Dial(t, standby.URL("postgres")), "select pg_promote()")
+	promoted := time.Now()
+	eventually(t, "it listens at the new primary", func() bool { return w.b.Bus.Current().Number != 0 })
+	if took := time.Since(promoted); took > 10*time.Second {
+		t.Errorf("it listens at the new primary after %s", took)
+	}
+	w.publishUntilTaken(newFrame(r.stream, "before it is told"))
+	r.expectAfterOutage("the failover", "before it is told")
+	rest := slices.DeleteFunc(late.take(53), func(f *fanfarev1.Frame) bool { return f.GetEphemeral() })
+	contiguous(t, rest, 51)
+	for _, m := range late.notices {
+		if m.GetGap() != nil && !isEphemeralGap(m) {
+			t.Errorf("a failover without a loss made a gap: %v", m)
+		}
+	}
+	expectChange(t, changes, true, "after the promotion")
+}
