@@ -350,7 +350,7 @@ func TestNamesWithoutEnd(t *testing.T) {
 		use(names/10, names)
 		after := heapBytes()
 		t.Logf("after %d names %d kB on the heap, after %d %d kB", names/10, before>>10, names, after>>10)
-		// An entry of 200 bytes for each would be found in either form.
+		// In the long form an entry of 100 bytes for each would be found.
 		if after > before+before/10+uint64(form(256<<10, 2<<20)) {
 			t.Errorf("the heap grew from %d to %d kB", before>>10, after>>10)
 		}

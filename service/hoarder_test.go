@@ -99,7 +99,7 @@ func (h *hoarder) subscribe(id uint32, request *fanfarev1.SubscribeRequest) {
 // and calls of other connections get everything.
 func TestAConnectionThatTakesNothing(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
-		w := newWorld(t, db, quickLinger, func(c *servicetest.Config) { c.Service.WriteTimeout = 300 * time.Millisecond })
+		w := newWorld(t, db, quickLinger, func(c *servicetest.Config) { c.Service.WriteTimeout = time.Second })
 		s := stream("hoarded", "")
 		h := newHoarder(t, w.b.Addr)
 		const calls = 5

@@ -20,8 +20,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
@@ -29,16 +27,16 @@ import (
 
 // Sizes of TestStalledSubscribers in its two forms.
 var (
-	crowdReaders = form(90, 900)
+	crowdReaders = form(40, 900)
 	crowdStalled = form(10, 100)
 	crowdConns   = form(5, 50)
 	// crowdRun is how long frames are published with half of the stalled ones back
 	// after crowdRest and the others gone for good, which is longer than the write
 	// timeout.
 	crowdRun  = form(2*time.Second, 60*time.Second)
-	crowdRest = form(900*time.Millisecond, 10*time.Second)
+	crowdRest = form(time.Second, 10*time.Second)
 	// crowdTimeout is the write timeout: the default in the long form.
-	crowdTimeout = form(700*time.Millisecond, 30*time.Second)
+	crowdTimeout = form(2500*time.Millisecond, 30*time.Second)
 	// crowdPairs are runs of crowdPhase with and without stalled ones.
 	crowdPairs = form(0, 15)
 	crowdPhase = 6 * time.Second
@@ -92,9 +90,11 @@ type crowd struct {
 	replica *servicetest.Replica
 	client  fanfarev1.FanfareServiceClient
 	readers []*tally
-	reading errgroup.Group
-	leave   context.CancelFunc
-	sent    int64
+	reading sync.WaitGroup
+	// ended gets how readers end, which they must not before they leave.
+	ended chan error
+	leave context.CancelFunc
+	sent  int64
 	// target is the sequence of the last frame, once it is known.
 	target atomic.Int64
 }
@@ -123,22 +123,34 @@ func newCrowd(t *testing.T, db servicetest.Database) *crowd {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.ended = make(chan error, len(c.readers))
 	for _, r := range c.readers {
-		c.reading.Go(r.readToEnd)
+		c.reading.Go(func() { c.ended <- r.readToEnd() })
 	}
 	return c
 }
 
-// finish checks that every reader has every frame.
-func (c *crowd) finish() {
+// awaitReaders waits until the readers have everything that was sent.
+func (c *crowd) awaitReaders() {
 	c.t.Helper()
 	for i, r := range c.readers {
-		eventually(c.t, fmt.Sprintf("reader %d has %d frames", i, c.sent), func() bool { return r.count.Load() >= c.sent })
+		eventually(c.t, fmt.Sprintf("reader %d has all %d frames", i, c.sent), func() bool {
+			select {
+			case err := <-c.ended:
+				c.t.Fatalf("a reader was ended with %v", err)
+			default:
+			}
+			return r.count.Load() >= c.sent
+		})
 	}
+}
+
+// finish checks that every reader has every frame, and has them leave.
+func (c *crowd) finish() {
+	c.t.Helper()
+	c.awaitReaders()
 	c.leave()
-	if err := c.reading.Wait(); status.Code(err) != codes.Canceled {
-		c.t.Errorf("a reader was ended with %v", err)
-	}
+	c.reading.Wait()
 }
 
 // phase publishes for d and returns the 99th percentile of what the readers saw.
@@ -155,9 +167,7 @@ func (c *crowd) phase(d time.Duration, what string) time.Duration {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	for _, r := range c.readers {
-		eventually(c.t, "the readers have everything", func() bool { return r.count.Load() >= c.sent })
-	}
+	c.awaitReaders()
 	var all []uint32
 	for _, r := range c.readers {
 		all = append(all, r.takeLatencies()...)
