@@ -275,7 +275,7 @@ func (p *chaosPublisher) toBulk(ctx context.Context) error {
 		_, err := p.Publish(ctx, f)
 		return p.passing(ctx, err)
 	}
-	f.Payload = append(f.Payload, make([]byte, 20_000+p.rng.IntN(40_000))...)
+	f.Payload = append(f.Payload, make([]byte, 40_000+p.rng.IntN(160_000))...)
 	f.IdempotencyKey = fmt.Sprint(p.sent)
 	_, err := p.PublishUntilAnswered(ctx, f)
 	pauseFor(ctx, p.pause(300*time.Millisecond))
@@ -285,7 +285,7 @@ func (p *chaosPublisher) toBulk(ctx context.Context) error {
 // readBulk subscribes from further back than a tail reaches, until it is live.
 func (p *chaosPublisher) readBulk(ctx context.Context) error {
 	p.sent++
-	start := &fanfarev1.SubscribeRequest{Start: &fanfarev1.SubscribeRequest_Last{Last: 150 + p.rng.Uint64N(150)}}
+	start := &fanfarev1.SubscribeRequest{Start: &fanfarev1.SubscribeRequest_Last{Last: 50 + p.rng.Uint64N(50)}}
 	err := p.following(ctx, chaosStream("bulk", 0), start, func(f *servicetest.Follower) error {
 		return f.Await(ctx, "the end of the replay", func(e servicetest.Event) bool { return e.Kind == servicetest.SawCaughtUp })
 	})

@@ -116,7 +116,7 @@ func (f *Follower) connection(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			f.record(Event{Kind: SawEnd, Explained: explained(ctx, err), Ended: cmp.Or(reasonOf(err), status.Code(err).String())}, nil)
+			f.record(Event{Kind: SawEnd, Explained: explained(ctx, err), Ended: ended(ctx, err)}, nil)
 			return err
 		}
 		f.take(request, response)
@@ -125,6 +125,14 @@ func (f *Follower) connection(ctx context.Context) error {
 		}
 		_ = f.await(ctx, "being allowed to go on", func() bool { return f.stalls == 0 }) // Recv tells of ctx
 	}
+}
+
+// ended is how a call ended, for people.
+func ended(ctx context.Context, err error) string {
+	if ctx.Err() != nil {
+		return "by the client"
+	}
+	return cmp.Or(reasonOf(err), status.Code(err).String())
 }
 
 // explained reports whether the end of a call says why: the client's own doing,

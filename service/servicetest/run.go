@@ -122,7 +122,7 @@ type Event struct {
 	Resumed bool
 	// Reason is of SawGap.
 	Reason fanfarev1.GapReason
-	// Explained and Ended are of SawEnd. Ended is the status's reason, or its code.
+	// Explained and Ended are of SawEnd. Ended says how, for people.
 	Explained bool
 	Ended     string
 }
