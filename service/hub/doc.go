@@ -114,7 +114,7 @@
 //
 //	Hub.mu       the map of streams, their reference counts, the idle list
 //	stream.mu    a stream's tails, subscriptions and what waits
-//	queue.mu, pager.mu, pageCache.mu   leaves
+//	queue.mu, pager.mu, pageCache.mu, throttledLog.mu   leaves
 //
 // Hub.mu and a stream.mu are never held together, nor are two stream.mu. A leaf
 // may be taken under a stream.mu. The bus, which may hold a lock of its own while

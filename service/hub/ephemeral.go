@@ -171,6 +171,22 @@ func (s *stream) reachLocked(t *tail, sequence uint64) {
 // to a tail: it is in the tail, or on its way through former ones.
 func (s *stream) readableLocked(t *tail) bool { return t.readers > 0 || len(s.former) > 0 }
 
+// markLocked notes whether the stream carries ephemeral frames. Where they are not
+// announced its subscriptions are told once that it does.
+func (s *stream) markLocked(ephemeral bool, hooks *hooks) {
+	if s.marked || !ephemeral {
+		return
+	}
+	s.marked = true
+	if s.current != nil && s.unannouncedLocked() {
+		s.tellOutageLocked(s.current, hooks)
+	}
+}
+
+// unannouncedLocked reports whether the stream carries ephemeral frames that nobody
+// gets, because nothing is announced.
+func (s *stream) unannouncedLocked() bool { return s.marked && s.hub.cfg.AnnouncesNothing }
+
 // noteOutagesLocked tells the subscriptions of a marked stream of outages that the
 // hub has counted and the stream does not know of. It returns true if it told
 // them.

@@ -136,6 +136,8 @@ type Hub struct {
 	stopped chan struct{}
 
 	counts counts
+
+	loadFailed, refreshFailed, pageFailed throttledLog
 }
 
 // New returns a hub over a bus, whose sink it must be made, and a store. encode
@@ -162,6 +164,9 @@ func New(bus Bus, reader Reader, encode func(backlog.Frame) []byte, cfg Config) 
 		sweep:         make(chan struct{}, 1),
 		crowded:       make(chan struct{}, 1),
 		stopped:       make(chan struct{}),
+		loadFailed:    throttledLog{log: cfg.Logger, text: "load failed"},
+		refreshFailed: throttledLog{log: cfg.Logger, text: "refresh failed"},
+		pageFailed:    throttledLog{log: cfg.Logger, text: "read of a page failed"},
 	}
 }
 

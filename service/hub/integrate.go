@@ -47,7 +47,7 @@ func (s *stream) integrateLocked(k known, loaded backlog.Loaded, fresh []*entry,
 	if t != k.tail || (t != nil && t.own != k.own) {
 		return false
 	}
-	s.marked = s.marked || loaded.State.Ephemeral
+	s.markLocked(loaded.State.Ephemeral, hooks)
 	if t == nil {
 		// Not what is counted by now: who is placed by this load is to be told of it.
 		s.outages = k.outages

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -85,7 +86,7 @@ func (h *Hub) runPager(ctx context.Context) error {
 			return nil
 		}
 		if err := h.readPage(ctx, p); err != nil {
-			h.log.Warn("read of a page failed", "channel", p.stream.name.Channel, "scope", p.stream.name.Scope, "error", err)
+			h.pageFailed.warn(slog.String("channel", p.stream.name.Channel), slog.String("scope", p.stream.name.Scope), slog.Any("error", err))
 			h.pager.push(p)
 			if !pause(ctx, retry.NextBackOff()) {
 				return nil

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -63,7 +64,7 @@ func (h *Hub) loadRound(ctx context.Context, streams []*stream, size *roundSize)
 	if ctx.Err() != nil {
 		err = ErrStopped
 	} else {
-		h.log.Warn("load failed", "streams", len(parts), "error", err)
+		h.loadFailed.warn(slog.Int("streams", len(parts)), slog.Any("error", err))
 	}
 	for _, p := range parts {
 		p.stream.mu.Lock()
@@ -89,7 +90,7 @@ func (h *Hub) runRefresher(ctx context.Context) error {
 			continue
 		}
 		if ctx.Err() == nil {
-			h.log.Warn("refresh failed", "streams", len(streams), "error", err)
+			h.refreshFailed.warn(slog.Int("streams", len(streams)), slog.Any("error", err))
 		}
 		if !pause(ctx, retry.NextBackOff()) {
 			return nil

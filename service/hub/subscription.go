@@ -68,6 +68,9 @@ type turn struct {
 	gap   Gap
 	tail  *tail
 	after backlog.Position
+	// unannounced has the subscription told, before that, that it gets no ephemeral
+	// frames.
+	unannounced bool
 }
 
 // Subscribed tells where the subscription began.
@@ -300,6 +303,10 @@ func (s *Subscription) turnToNextLocked() {
 // ephemeral frame left in the tail that it leaves.
 func (s *Subscription) turnLocked(maxBytes int) (Delivery, result) {
 	t := s.turn
+	if t.unannounced {
+		t.unannounced = false
+		return s.outageLocked(), delivered
+	}
 	if t.tail != s.tail && s.had < s.tail.ephemerals.last {
 		if d, result := s.mixedLocked(maxBytes); result != again {
 			return d, result
@@ -329,8 +336,13 @@ func (s *Subscription) placeLocked(a answer, first bool) {
 		s.turn = &turn{gap: *a.gap, tail: a.tail, after: a.after}
 	case a.tail != s.tail && s.had < s.tail.ephemerals.last:
 		s.turn = &turn{tail: a.tail, after: a.after}
+	case first && s.stream.unannouncedLocked():
+		s.turn = &turn{tail: a.tail, after: a.after}
 	default:
 		s.enterLocked(a.tail, a.after)
+	}
+	if s.turn != nil {
+		s.turn.unannounced = first && s.stream.unannouncedLocked()
 	}
 }
 
