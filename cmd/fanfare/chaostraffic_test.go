@@ -295,7 +295,7 @@ func (p *chaosPublisher) readBulk(ctx context.Context) error {
 
 // following has a subscriber of its own while it does something.
 func (p *chaosPublisher) following(ctx context.Context, s backlog.StreamName, start *fanfarev1.SubscribeRequest, do func(f *servicetest.Follower) error) error {
-	f := p.Recorder.Follower(fmt.Sprint(p.Name, " ", p.sent, " of ", s), s, servicetest.FollowerConfig{Pick: p.Client, Start: start})
+	f := p.Recorder.Follower(fmt.Sprint("one of ", p.Name, ", ", p.sent), s, servicetest.FollowerConfig{Pick: p.Client, Start: start})
 	following, leave := context.WithCancel(ctx)
 	left := make(chan error, 1)
 	go func() { left <- f.Run(following) }()
