@@ -153,6 +153,36 @@ func TestPausedListener(t *testing.T) {
 	eventually(t, "a notification", func() bool { return paused.has("after") })
 }
 
+// POSTGRES.md 22: a listener that stands still for longer does not hold the queue, and
+// every publisher of the cluster, for good: the server ends its session while it
+// still stands, and it comes back when it goes on.
+func TestListenerThatStandsStillIsEnded(t *testing.T) {
+	t.Parallel()
+	url := pgtest.NewDatabase(t)
+	db := pgtest.Dial(t, url)
+	l, _ := start(t, Config{URL: url})
+	pause := make(chan struct{})
+	resume := sync.OnceFunc(func() { close(pause) })
+	t.Cleanup(resume) // before the listener is stopped
+	paused := &recorder{block: func() { <-pause }}
+	detach, err := l.Attach("flood", paused)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer detach()
+	number := ensure(t, l, "flood").Number
+	for range 8 {
+		pgtest.Exec(t, db, "select pg_notify('flood', g || repeat('x', 7900)) from generate_series(1, 1050) g")
+	}
+	within(t, time.Minute, "the session to be ended and the queue to be empty", func() bool {
+		return listeners(t, db) == 0 && pgtest.Query[float64](t, db, "select pg_notification_queue_usage()") < 0.0005
+	})
+	resume()
+	within(t, time.Minute, "the next listening", func() bool { return l.Current().Number > number })
+	notify(t, db, "flood", "after")
+	eventually(t, "a notification", func() bool { return paused.has("after") })
+}
+
 // Pings go on under steady traffic, and state has the use of the queue.
 func TestQueueUsageIsKnown(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,16 +22,24 @@ func TestShutdown(t *testing.T) {
 	silent := pgtest.Proxy(t, url)
 	refusing := pgtest.Proxy(t, url)
 	refusing.Refuse()
+	var probing atomic.Bool
+	probe := func(ctx context.Context, _, _ string) error {
+		probing.Store(true)
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	for name, test := range map[string]struct {
 		url   string
+		probe func(ctx context.Context, notifyChannel, payload string) error
 		ready func(*Listener) bool
 	}{
-		"waiting":            {url, func(l *Listener) bool { return l.Current().Number > 0 }},
-		"connecting":         {hole.URL(url), func(*Listener) bool { return hole.Connections() > 0 }},
-		"pinging a dead one": {silent.URL(url), func(l *Listener) bool { return l.Current().Number > 0 }},
-		"in backoff":         {refusing.URL(url), func(l *Listener) bool { return l.State().Err != nil }},
+		"waiting":            {url, nil, func(l *Listener) bool { return l.Current().Number > 0 }},
+		"connecting":         {hole.URL(url), nil, func(*Listener) bool { return hole.Connections() > 0 }},
+		"probing":            {url, probe, func(*Listener) bool { return probing.Load() }},
+		"pinging a dead one": {silent.URL(url), nil, func(l *Listener) bool { return l.Current().Number > 0 }},
+		"in backoff":         {refusing.URL(url), nil, func(l *Listener) bool { return l.State().Err != nil }},
 	} {
-		l, err := New(Config{URL: test.url, PingInterval: 20 * time.Millisecond, PingTimeout: 10 * time.Second})
+		l, err := New(Config{URL: test.url, Probe: test.probe, PingInterval: 20 * time.Millisecond, PingTimeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,6 +74,32 @@ func TestShutdown(t *testing.T) {
 	silent.Restore()
 	hole.Restore()
 	eventually(t, "all connections to end", func() bool { return listeners(t, db) == 0 })
+}
+
+// POSTGRES.md 29: so does a bus, also while the keys of a new listening do not come,
+// which it asks for before the first frame.
+func TestBusShutdown(t *testing.T) {
+	url := pgtest.NewDatabase(t)
+	l, _ := start(t, Config{URL: url})
+	r := &ring{gate: make(chan struct{})}
+	b := NewBus(l, busChannel, r.load, nil)
+	stop := run(t, func(ctx context.Context) error { return b.Run(ctx, &sink{}) })
+	if _, err := b.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the keys to be asked for", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.loads > 0
+	})
+	begun := time.Now()
+	stop()
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("the shutdown took %s", took)
+	}
+	if b.Current().Number != 0 {
+		t.Error("listening after the end")
+	}
 }
 
 // POSTGRES.md 30: whoever gives up waiting leaves nothing behind that blocks.
