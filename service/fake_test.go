@@ -223,11 +223,29 @@ func (*hangingStore) Ping(ctx context.Context) error {
 
 // fakeBus listens or not, as told.
 type fakeBus struct {
-	mu        sync.Mutex
+	mu        sync.Mutex // guards what follows
 	listening backlog.Listening
+	changed   chan struct{} // closed by set; nil before anybody waits
 }
 
-func (b *fakeBus) Ensure(context.Context) (backlog.Listening, error) { return b.Current(), nil }
+func (b *fakeBus) Ensure(ctx context.Context) (backlog.Listening, error) {
+	for {
+		b.mu.Lock()
+		if b.changed == nil {
+			b.changed = make(chan struct{})
+		}
+		listening, changed := b.listening, b.changed
+		b.mu.Unlock()
+		if listening.Number != 0 {
+			return listening, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return backlog.Listening{}, ctx.Err()
+		}
+	}
+}
 
 func (b *fakeBus) Current() backlog.Listening {
 	b.mu.Lock()
@@ -239,6 +257,10 @@ func (b *fakeBus) set(number uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.listening = backlog.Listening{Number: number}
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
 }
 
 // testServer returns a server whose hub does not run: for everything but

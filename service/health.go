@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/hub"
 )
 
 // LivenessService is the name under which the health service says SERVING while
@@ -33,7 +34,8 @@ const (
 	// outageTolerance is for how long the store or the bus may be away before
 	// readiness is withdrawn: a reconnect must not move all clients.
 	outageTolerance = time.Second
-	// busInterval is how often the bus is looked at, in memory.
+	// busInterval is how often the bus is looked at, in memory: it tells of a
+	// listening at once, and not of its end.
 	busInterval = 100 * time.Millisecond
 	// pingInterval is how often the store is asked while it answers,
 	// pingRetryInterval while it does not: short enough to see within
@@ -50,8 +52,7 @@ type healthService struct {
 	*health.Server
 
 	ping func(context.Context) error
-	// listening returns the number of the current listening, 0 for none.
-	listening func() uint64
+	bus  hub.Bus
 	// busKind is one of the kinds of buses.
 	busKind string
 	logger  *slog.Logger
@@ -105,15 +106,15 @@ func (c *condition) String() string {
 	return c.fault.Error()
 }
 
-func newHealthService(ping func(context.Context) error, listening func() uint64, busKind string, logger *slog.Logger) *healthService {
+func newHealthService(ping func(context.Context) error, bus hub.Bus, busKind string, logger *slog.Logger) *healthService {
 	now := time.Now()
 	h := &healthService{
-		Server:    health.NewServer(),
-		ping:      ping,
-		listening: listening,
-		busKind:   busKind,
-		logger:    logger,
-		started:   now,
+		Server:  health.NewServer(),
+		ping:    ping,
+		bus:     bus,
+		busKind: busKind,
+		logger:  logger,
+		started: now,
 	}
 	h.state = healthState{
 		since: now,
@@ -185,7 +186,7 @@ func (h *healthService) askStore(ctx context.Context) error {
 func (h *healthService) watchBus(ctx context.Context) {
 	var before uint64
 	for ctx.Err() == nil {
-		listening := h.listening()
+		listening := h.bus.Current().Number
 		changed := listening != before
 		before = listening
 		h.observe(func(s *healthState) {
@@ -197,7 +198,21 @@ func (h *healthService) watchBus(ctx context.Context) {
 				s.bus = condition{since: time.Now()}
 			}
 		})
-		sleep(ctx, busInterval)
+		if listening == 0 {
+			h.awaitListening(ctx)
+		} else {
+			sleep(ctx, busInterval)
+		}
+	}
+}
+
+// awaitListening waits until there is a listening, for the busInterval at most: how
+// long there has been none decides, too.
+func (h *healthService) awaitListening(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, busInterval)
+	defer cancel()
+	if _, err := h.bus.Ensure(ctx); err != nil {
+		<-ctx.Done() // it may have failed for another reason, at once
 	}
 }
 

@@ -34,9 +34,8 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(maxRequestBytes(s.cfg.MaxFrameBytes)),
 		grpc.MaxHeaderListSize(maxHeaderListBytes),
 		grpc.ConnectionTimeout(connectionTimeout),
-		// Pings find dead clients behind connections that nobody closed. Time is
-		// below the idle timeouts of common load balancers (60 s and more).
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		// Pings find dead clients behind connections that nobody closed.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.cfg.Keepalive, Timeout: s.cfg.KeepaliveTimeout}),
 		// Subscribers are idle for long, so clients may ping, too, also between
 		// calls. Without this grpc ends a connection that pings more often than
 		// every 5 minutes.

@@ -46,6 +46,11 @@ type Config struct {
 	// RefuseEphemeral refuses ephemeral frames, with the reason
 	// EPHEMERAL_UNAVAILABLE: for a bus that does not announce anything.
 	RefuseEphemeral bool
+	// Keepalive is how long a connection may be silent before it is pinged, 1 s at
+	// least, and KeepaliveTimeout how long that may go unanswered: a client that is
+	// gone without a word is let go after both. 0: 30 s, below the idle timeouts of
+	// common load balancers, and 10 s.
+	Keepalive, KeepaliveTimeout time.Duration
 	// DrainDelay is how long Drain goes on serving after readiness has been
 	// withdrawn, so that probes and balancers see it. 0: 5 s; negative: none.
 	DrainDelay time.Duration
@@ -67,6 +72,8 @@ func (c Config) withDefaults() Config {
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, 30*time.Second)
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 10_000)
+	c.Keepalive = cmp.Or(c.Keepalive, 30*time.Second)
+	c.KeepaliveTimeout = cmp.Or(c.KeepaliveTimeout, 10*time.Second)
 	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, 100_000)
 	c.DrainDelay = max(0, cmp.Or(c.DrainDelay, 5*time.Second))
 	c.DrainGrace = cmp.Or(c.DrainGrace, 15*time.Second)
@@ -80,7 +87,6 @@ type Server struct {
 
 	store  backlog.Store
 	hub    *hub.Hub
-	bus    hub.Bus
 	cfg    Config
 	logger *slog.Logger
 	// callLog logs the ends of calls.
@@ -104,13 +110,12 @@ func New(store backlog.Store, h *hub.Hub, bus hub.Bus, cfg Config) *Server {
 	s := &Server{
 		store:   store,
 		hub:     h,
-		bus:     bus,
 		cfg:     cfg,
 		logger:  cfg.Logger,
 		callLog: newCallLog(cfg.Logger),
 		ending:  make(chan struct{}),
 	}
-	s.health = newHealthService(store.Ping, s.listening, cfg.BusKind, cfg.Logger)
+	s.health = newHealthService(store.Ping, bus, cfg.BusKind, cfg.Logger)
 	return s
 }
 
@@ -131,9 +136,6 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { s.callLog.run(ctx); return nil })
 	return g.Wait()
 }
-
-// listening returns the number of the current listening, 0 for none.
-func (s *Server) listening() uint64 { return s.bus.Current().Number }
 
 // isEnding reports whether streaming calls are being told to go.
 func (s *Server) isEnding() bool {
