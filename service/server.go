@@ -87,6 +87,7 @@ type Server struct {
 
 	store  backlog.Store
 	hub    *hub.Hub
+	bus    hub.Bus
 	cfg    Config
 	logger *slog.Logger
 	// callLog logs the ends of calls.
@@ -110,6 +111,7 @@ func New(store backlog.Store, h *hub.Hub, bus hub.Bus, cfg Config) *Server {
 	s := &Server{
 		store:   store,
 		hub:     h,
+		bus:     bus,
 		cfg:     cfg,
 		logger:  cfg.Logger,
 		callLog: newCallLog(cfg.Logger),

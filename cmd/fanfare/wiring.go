@@ -169,7 +169,8 @@ func (p *program) serveUntil(ctx context.Context, server *service.Server, lis ne
 // hubConfig is what a hub is configured with.
 func (o *serveOptions) hubConfig(logger *slog.Logger) hub.Config {
 	return hub.Config{
-		StatusNotices: true,
+		StatusNotices:    true,
+		AnnouncesNothing: o.pollInterval > 0,
 		// 0 is the default: with announcements, looking is for safety only.
 		ReReadInterval: o.pollInterval,
 		Logger:         logger,
