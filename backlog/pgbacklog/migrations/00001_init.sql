@@ -57,10 +57,11 @@ create table announcement_keys (
 
 -- A stream's row is its lock and its counter. Everything that changes with a
 -- publish is outside the index, and pages are left half empty, so that updates
--- stay heap-only.
+-- stay heap-only. Names have no CHECK, which every update would read, plan and
+-- evaluate again: who publishes has checked them.
 create table streams (
-  channel      text   collate "C" not null check (octet_length(channel) between 1 and 255),
-  scope        text   collate "C" not null check (octet_length(scope) <= 255),
+  channel      text   collate "C" not null,
+  scope        text   collate "C" not null,
   stream_id    bigint not null,            -- identity of this numbering; random
   epoch        bigint not null,            -- the stream's own epoch; random, bit 62 set
   previous_epoch bigint,                   -- that of the numbering before
@@ -453,24 +454,28 @@ end $$;
 -- +goose StatementEnd
 
 -- Locks a stream's row, creating it if need be, and waits for whoever holds it.
+-- place is where the row is as long as this transaction does not change it: an
+-- update that finds it there need not look for it again, among all versions of it
+-- that an old transaction of the database keeps.
 -- +goose StatementBegin
-create function _lock_stream(p_channel text, p_scope text, p_origin bigint) returns streams
+create function _lock_stream(p_channel text, p_scope text, p_origin bigint, out r streams, out place tid)
 language plpgsql volatile as $$
 declare
-  r streams;
+  v record;
 begin
   loop
-    select * into r from streams t where t.channel = p_channel and t.scope = p_scope for no key update;
+    select t as r, t.ctid as place into v from streams t where t.channel = p_channel and t.scope = p_scope for no key update;
     exit when found;
     perform pg_advisory_xact_lock(_creation_lock(p_channel, p_scope));
-    insert into streams (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
+    insert into streams as t (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
     select p_channel, p_scope, _random(), _random() | 4611686018427387904, p_origin, p_origin, clock_timestamp(), clock_timestamp()
      where not exists (select from streams t where t.channel = p_channel and t.scope = p_scope)
     on conflict do nothing -- a creation that this REPEATABLE READ snapshot does not see: 40001 rather than 23505
-    returning * into r;
+    returning t as r, t.ctid as place into v;
     exit when found;
   end loop;
-  return r;
+  r := v.r;
+  place := v.place;
 end $$;
 -- +goose StatementEnd
 
@@ -509,15 +514,15 @@ end $$;
 -- +goose StatementEnd
 
 -- Creates those of the named streams that do not exist and that nobody else is
--- creating, without waiting. The rows are locked by being new.
+-- creating, without waiting. The rows are locked by being new. places are where
+-- they are, as for _lock_stream.
 -- +goose StatementBegin
-create function _create_streams(p_channel text[], p_scope text[], p_origin bigint) returns streams[]
+create function _create_streams(p_channel text[], p_scope text[], p_origin bigint, out made streams[], out places tid[])
 language plpgsql volatile as $$
 declare
   v_channel text[];
   v_scope   text[];
   v_now     timestamptz := clock_timestamp();
-  v_made    streams[];
 begin
   with missing as materialized (
     select distinct n.channel, n.scope from unnest(p_channel, p_scope) n(channel, scope)
@@ -525,16 +530,15 @@ begin
   select array_agg(m.channel), array_agg(m.scope) into v_channel, v_scope
     from missing m
    where pg_try_advisory_xact_lock(_creation_lock(m.channel, m.scope));
-  if v_channel is null then return '{}'; end if;
-  with made as (
+  if v_channel is null then return; end if;
+  with n as (
     insert into streams (channel, scope, stream_id, epoch, head_origin, floor_origin, created, updated)
     select m.channel, m.scope, _random(), _random() | 4611686018427387904, p_origin, p_origin, v_now, v_now
       from unnest(v_channel, v_scope) m(channel, scope)
      -- Committed between the two statements: then it counts as busy, this time.
      where not exists (select from streams t where t.channel = m.channel and t.scope = m.scope)
-    returning streams as r)
-  select coalesce(array_agg(made.r), '{}') into v_made from made;
-  return v_made;
+    returning streams as r, streams.ctid as place)
+  select array_agg(n.r), array_agg(n.place) into made, places from n;
 end $$;
 -- +goose StatementEnd
 
@@ -546,57 +550,70 @@ create function _publish_one(p_channel text, p_scope text, p_payload bytea, p_co
   p_ephemeral boolean, p_mode text, p_origin bigint, out status smallint, out epoch bigint, out sequence bigint)
 language plpgsql volatile as $$
 declare
-  s         streams;
+  -- The stream's row. Variables of their own cost less than a composite one.
+  v_place       tid; -- as _lock_stream says
+  v_stream      bigint;
+  v_epoch       bigint;
+  v_head        bigint;
+  v_head_origin bigint;
+  v_closed      boolean;
+  v_ephemeral   boolean;
+  v_bytes       bigint;
+  v_updated     timestamptz;
+
   v_now     timestamptz;
-  v_id      uuid := gen_random_uuid();
+  v_id      uuid;
   v_headers jsonb := p_headers::jsonb;
   v_inline  int;
   v_entry   text;
   v_sent    int;
 begin
-  if p_mode <> 'batch' then
-    s := _lock_stream(p_channel, p_scope, p_origin);
-  else
-    select * into s from streams t where t.channel = p_channel and t.scope = p_scope for no key update skip locked;
-    if not found then
-      s := (_create_streams(array[p_channel], array[p_scope], p_origin))[1];
-      if s.stream_id is null then
+  loop
+    if p_mode = 'batch' then
+      select t.ctid, t.stream_id, t.epoch, t.head, t.head_origin, t.closed, t.ephemeral, t.stored_bytes, t.updated, (select g.inline_bytes from settings g)
+        into v_place, v_stream, v_epoch, v_head, v_head_origin, v_closed, v_ephemeral, v_bytes, v_updated, v_inline
+        from streams t where t.channel = p_channel and t.scope = p_scope for no key update skip locked;
+      exit when found;
+      if (_create_streams(array[p_channel], array[p_scope], p_origin)).made is null then
         status := 5;
         return;
       end if;
+    else
+      select t.ctid, t.stream_id, t.epoch, t.head, t.head_origin, t.closed, t.ephemeral, t.stored_bytes, t.updated, (select g.inline_bytes from settings g)
+        into v_place, v_stream, v_epoch, v_head, v_head_origin, v_closed, v_ephemeral, v_bytes, v_updated, v_inline
+        from streams t where t.channel = p_channel and t.scope = p_scope for no key update;
+      exit when found;
+      perform _lock_stream(p_channel, p_scope, p_origin);
     end if;
-  end if;
-  if s.closed or s.head = 9223372036854775807 then return; end if;
+  end loop;
+  if v_closed or v_head = 9223372036854775807 then return; end if;
+  v_now := clock_timestamp();
   if p_ephemeral then
     status := 6;
-    epoch := s.epoch # s.head_origin;
-    sequence := s.head;
-    v_now := clock_timestamp();
-    if not s.ephemeral or s.updated < v_now - _use_interval() then
-      update streams t set ephemeral = true, updated = v_now where t.channel = p_channel and t.scope = p_scope;
+    epoch := v_epoch # v_head_origin;
+    sequence := v_head;
+    if not v_ephemeral or v_updated < v_now - _use_interval() then
+      update streams t set ephemeral = true, updated = v_now where t.ctid = v_place;
+    end if;
+    v_entry := _ephemeral_entry(p_channel, p_scope, v_epoch, v_head, v_head_origin, v_now,
+      p_content_type, p_event_type, coalesce(v_headers::text, ''), p_payload);
+  else
+    status := 0;
+    epoch := v_epoch # p_origin;
+    sequence := v_head + 1;
+    v_id := gen_random_uuid();
+    insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
+    values (v_stream, _publish_one.sequence, v_id, p_payload, octet_length(p_payload), p_content_type, p_event_type, v_headers, p_origin, v_now);
+    update streams t
+       set head = _publish_one.sequence, head_origin = p_origin, stored_bytes = v_bytes + octet_length(p_payload), updated = v_now
+     where t.ctid = v_place;
+    if v_head >> 6 <> sequence >> 6 then
+      perform _trim(p_channel, p_scope);
     end if;
     p_headers := coalesce(v_headers::text, '');
-    v_entry := _ephemeral_entry(p_channel, p_scope, s.epoch, s.head, s.head_origin, v_now,
-      p_content_type, p_event_type, p_headers, p_payload);
-    v_sent := _announce(array[v_entry], p_origin);
-    return;
+    v_entry := _entry(p_channel, p_scope, v_epoch, sequence, v_id, v_now,
+      p_content_type, p_event_type, p_headers, p_payload, v_inline);
   end if;
-  status := 0;
-  epoch := s.epoch # p_origin;
-  sequence := s.head + 1;
-  v_now := clock_timestamp();
-  insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
-  values (s.stream_id, _publish_one.sequence, v_id, p_payload, octet_length(p_payload), p_content_type, p_event_type, v_headers, p_origin, v_now);
-  update streams t
-     set head = _publish_one.sequence, head_origin = p_origin, stored_bytes = s.stored_bytes + octet_length(p_payload), updated = v_now
-   where t.channel = p_channel and t.scope = p_scope;
-  if s.head >> 6 <> sequence >> 6 then
-    perform _trim(p_channel, p_scope);
-  end if;
-  select inline_bytes into strict v_inline from settings;
-  p_headers := coalesce(v_headers::text, '');
-  v_entry := _entry(p_channel, p_scope, s.epoch, sequence, v_id, v_now,
-    p_content_type, p_event_type, p_headers, p_payload, v_inline);
   v_sent := _announce(array[v_entry], p_origin);
 end $$;
 -- +goose StatementEnd
@@ -629,6 +646,7 @@ declare
   v_now     timestamptz;
   v_origin  bigint := _server_origin();
   rows      streams[];  -- the rows that this transaction has locked; a change is made here first
+  places    tid[];      -- where they are, as _lock_stream says
   v_retired streams[];  -- those that it reopens, as they were
   v_special boolean;    -- a row of rows is closed or near the last sequence
   v_repeat  boolean := false; -- an atomic batch that was published before
@@ -665,8 +683,8 @@ begin
     end if;
   end if;
   if p_mode = 'batch' then
-    select array_agg(l.r) into rows
-      from (select t as r
+    select array_agg(l.r), array_agg(l.place) into rows, places
+      from (select t as r, t.ctid as place
               from (select distinct u.channel, u.scope from unnest(p_channel, p_scope) u(channel, scope)) n
               join streams t on t.channel = n.channel and t.scope = n.scope
              order by t.channel, t.scope
@@ -675,7 +693,9 @@ begin
     for v_channel, v_scope in
       select distinct u.channel collate "C", u.scope collate "C" from unnest(p_channel, p_scope) u(channel, scope) order by 1, 2
     loop
-      rows := rows || _lock_stream(v_channel, v_scope, v_origin);
+      one := _lock_stream(v_channel, v_scope, v_origin);
+      rows := rows || one.r;
+      places := places || one.place;
     end loop;
   end if;
   for v_attempt in 1 .. 2 loop
@@ -684,7 +704,9 @@ begin
       from unnest(p_channel, p_scope) with ordinality u(channel, scope, ord)
       left join unnest(rows) with ordinality t on t.channel = u.channel and t.scope = u.scope;
     exit when p_mode <> 'batch' or v_attempt = 2 or array_position(i_row, null) is null;
-    rows := coalesce(rows, '{}') || _create_streams(p_channel, p_scope, v_origin);
+    one := _create_streams(p_channel, p_scope, v_origin);
+    rows := rows || one.made;
+    places := places || one.places;
   end loop;
   v_now := clock_timestamp(); -- under the locks: ascends with the sequence unless the clock steps
 
@@ -774,15 +796,6 @@ begin
               left join unnest(rows) with ordinality t on t.ordinality = u.r) q;
     if not status && '{0,6}' then return; end if;
   end if;
-  if 6 = any (status) then
-    update streams t
-       set ephemeral = true, updated = v_now, head = n.head, head_origin = n.head_origin, stored_bytes = n.stored_bytes,
-           stream_id = n.stream_id, epoch = n.epoch, previous_epoch = n.previous_epoch, floor = n.floor, floor_origin = n.floor_origin, closed = false, closed_at = null
-      from (select distinct u.r from unnest(status, i_row) u(status, r) where u.status = 6) g
-      join unnest(rows) with ordinality n on n.ordinality = g.r
-     where t.channel = n.channel and t.scope = n.scope and (t.closed or not t.ephemeral or t.updated < v_now - _use_interval());
-  end if;
-
   insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
   select t.stream_id, u.sequence, u.id, u.payload, octet_length(u.payload), u.content_type, u.event_type, u.headers::jsonb, v_origin, v_now
     from unnest(status, i_row, _publish.sequence, i_id, p_payload, p_content_type, p_event_type, p_headers)
@@ -792,14 +805,16 @@ begin
 
   with changed as (
     update streams t
-       set head = g.head, head_origin = v_origin, stored_bytes = n.stored_bytes + g.bytes, updated = v_now,
-           stream_id = n.stream_id, epoch = n.epoch, previous_epoch = n.previous_epoch, floor = n.floor, floor_origin = n.floor_origin, closed = false, closed_at = null
-      from (select u.r, min(u.sequence) - 1 as before, max(u.sequence) as head, sum(octet_length(u.payload)) as bytes
+       set head = coalesce(g.head, n.head), head_origin = case when g.head is null then n.head_origin else v_origin end,
+           stored_bytes = n.stored_bytes + coalesce(g.bytes, 0), updated = v_now, ephemeral = n.ephemeral or g.ephemeral, stream_id = n.stream_id,
+           epoch = n.epoch, previous_epoch = n.previous_epoch, floor = n.floor, floor_origin = n.floor_origin, closed = false, closed_at = null
+      from (select u.r, min(u.sequence) filter (where u.status = 0) - 1 as before, max(u.sequence) filter (where u.status = 0) as head,
+                   sum(octet_length(u.payload)) filter (where u.status = 0) as bytes, bool_or(u.status = 6) as ephemeral
               from unnest(status, i_row, _publish.sequence, p_payload) u(status, r, sequence, payload)
-             where u.status = 0
+             where u.status in (0, 6)
              group by u.r) g
       join unnest(rows) with ordinality n on n.ordinality = g.r
-     where t.channel = n.channel and t.scope = n.scope
+     where t.ctid = places[g.r] and (g.head is not null or t.closed or not t.ephemeral or t.updated < v_now - _use_interval())
     returning t as r, g.before)
   -- Every 64 frames of a stream: a trim at every publish would scan the dead
   -- index entries of the last ones again and again.
