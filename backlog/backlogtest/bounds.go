@@ -142,7 +142,11 @@ func testTrimWhilePaging(h *harness) {
 		page, err := h.ReadPage(ctx, 0, backlog.PageRequest{Stream: stream, After: after, Running: true, MaxFrames: 7, MaxBytes: 1 << 20})
 		if err != nil {
 			isError(h, "page", err, backlog.ErrTrimmed)
-			after = h.state(stream).Base
+			state := h.state(stream)
+			if state.Floor <= after.Sequence {
+				h.Fatalf("frames after %s are said to be gone, and the floor is %d", after, state.Floor)
+			}
+			after = state.Base
 			continue
 		}
 		contiguous(h, page.Frames, after.Sequence+1)

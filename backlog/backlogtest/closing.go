@@ -126,6 +126,7 @@ func testStreamRetention(h *harness) {
 	closed, idle, full := name("retention", "closed"), name("retention", "idle"), name("retention", "full")
 	h.setBounds(backlog.Bounds{Backlog: 0, StreamRetention: time.Hour})
 	old := h.publish(text(closed, "x"))
+	oldEpoch := h.state(closed).OwnEpoch
 	h.publish(text(idle, "x"))
 	h.close(closed)
 	h.hooks.Sweep(h.T, h.Store)
@@ -140,9 +141,21 @@ func testStreamRetention(h *harness) {
 	equal(h, "closed stream exists after the retention", h.state(closed).Exists, false)
 	equal(h, "idle empty stream exists after the retention", h.state(idle).Exists, false)
 	equal(h, "idle stream with frames exists", h.state(full).Exists, true)
+	expectGone := func(when string) {
+		h.Helper()
+		for _, request := range []backlog.PageRequest{pageAfter(closed, old), running(pageAfter(closed, old), oldEpoch)} {
+			_, err := h.ReadPage(h.context(), 0, request)
+			isError(h, when+": a position of the removed stream", err, backlog.ErrNumberingGone)
+		}
+	}
+	expectGone("removed")
+	// It comes back with the same sequences, of which none is the old position.
 	p := h.publish(text(closed, "y"))
-	equal(h, "sequence", p.Sequence, 1)
+	equal(h, "sequence", p.Sequence, old.Sequence)
 	if p.Epoch == old.Epoch {
 		h.Error("the stream came back with its old epoch")
 	}
+	expectGone("created again")
+	h.publish(text(closed, "z"))
+	expectGone("with more frames")
 }

@@ -3,6 +3,7 @@ package pgbacklog
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -17,10 +18,20 @@ import (
 // "prepared statement does not exist". The URL can turn them off, and everything
 // then works without, what waits for held streams too.
 func TestWithoutPreparedStatements(t *testing.T) {
+	for _, mode := range []string{"exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			testWithoutPreparedStatements(t, mode)
+		})
+	}
+}
+
+func testWithoutPreparedStatements(t *testing.T, mode string) {
 	url := newSchema(t)
 	foreign := pgtest.Dial(t, url)
-	s := startPublisher(t, url+"&default_query_exec_mode=exec")
+	s := startPublisher(t, url+"&default_query_exec_mode="+mode)
 	head := mustPublish(t, s, keyed(publication("s", "1"), "k")).Position
+	publishWithoutPreparedStatements(t, s, url)
 	hold(t, foreign, "s", "new")
 	calls := many(3, func(i int) error {
 		switch i {
@@ -56,11 +67,48 @@ func TestWithoutPreparedStatements(t *testing.T) {
 		}
 		conn.Release()
 	}
+	if _, err := s.ListStreams(t.Context(), "c", publication("a", "").Stream, 10); err != nil {
+		t.Errorf("the list of a channel's streams: %v", err)
+	}
+	if err := s.Notify(t.Context(), "fanfare_probe", "x"); err != nil {
+		t.Errorf("a notification: %v", err)
+	}
+	if err := s.janitor.sweep(t.Context()); err != nil {
+		t.Errorf("a sweep: %v", err)
+	}
 	for scope, want := range map[string]int{"s": 4, "a": 1} {
 		if got := len(stored(t, foreign, scope)); got != want {
 			t.Errorf("stream %s has %d frames, want %d", scope, got, want)
 		}
 	}
+}
+
+// publishWithoutPreparedStatements publishes ephemeral frames alone, beside durable
+// ones in a transaction, and in atomic batches. Without prepared statements all
+// arguments are texts, of which one is an array of booleans, or null.
+func publishWithoutPreparedStatements(t *testing.T, s *Store, url string) {
+	t.Helper()
+	conn := listen(t, s, url)
+	content := ephemeral(publication("mixed", "\\x00\x00é'\\\n\"{,}"))
+	content.ContentType, content.EventType, content.Headers = "a'b", `c"\`, map[string]string{`k{"`: `,}'`}
+	mustPublish(t, s, content)
+	if a := announced(t, conn, 1)[0].Frame; !a.Ephemeral || string(a.Payload) != string(content.Payload) ||
+		a.ContentType != content.ContentType || a.EventType != content.EventType || !maps.Equal(a.Headers, content.Headers) {
+		t.Errorf("announced was %+v, want %+v", a, content)
+	}
+	for i, p := range []backlog.Publication{publication("mixed", "1"), ephemeral(publication("mixed", "x")), ephemeral(publication("mixed", "x")), publication("mixed", "2")} {
+		if _, err := submit(t.Context(), s, p).wait(t); err != nil {
+			t.Errorf("publication %d: %v", i, err)
+		}
+	}
+	batch := []backlog.Publication{ephemeral(publication("mixed", "y")), keyed(publication("mixed", "3"), "k"), ephemeral(publication("mixed", "y"))}
+	for range 2 { // the second is a duplicate
+		if _, err := s.PublishBatch(t.Context(), batch); err != nil {
+			t.Error(err)
+		}
+	}
+	mustPublish(t, s, ephemeral(publication("mixed", "marker")))
+	wantAnnounced(t, conn, "1 1", "~x 1", "~x 1", "2 2", "~y 2", "3 3", "~y 3", "~marker 3")
 }
 
 // POSTGRES.md 56 for publishers: the server has no connection left when the

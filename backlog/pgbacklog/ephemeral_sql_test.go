@@ -133,3 +133,37 @@ func TestSQLPublishEphemeralLimits(t *testing.T) {
 		t.Errorf("there are %d streams", n)
 	}
 }
+
+// PostgreSQL folds equal notifications of a transaction into one. Ephemeral frames
+// with equal content are announced each, however the transaction came to publish
+// them, also when some of its parts are undone: then numbers of envelopes are given
+// again.
+func TestSQLEqualEphemeralFrames(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	app, conn := newEphemeralApplication(t, s), listen(t, s.Store, s.url)
+	const one = "select fanfare.publish_ephemeral('orders', '', 'x')"
+	const large = "select fanfare.publish_ephemeral('orders', '', convert_to(repeat('l', 20000), 'UTF8'))"
+	l := "~" + strings.Repeat("l", 20000) + " 0"
+	for _, tt := range []struct {
+		what       string
+		statements []string
+		want       []string
+	}{
+		{"several statements", []string{one, one, one}, []string{"~x 0", "~x 0", "~x 0"}},
+		{"one statement", []string{"select fanfare.publish_ephemeral('orders', '', 'x') from generate_series(1, 3)"}, []string{"~x 0", "~x 0", "~x 0"}},
+		{"a function's loop", []string{"do $$ begin for i in 1..3 loop perform fanfare.publish_ephemeral('orders', '', 'x'); end loop; end $$"}, []string{"~x 0", "~x 0", "~x 0"}},
+		{"released savepoints", []string{one, "savepoint a", one, "savepoint b", one, "release b", one, "release a", one}, []string{"~x 0", "~x 0", "~x 0", "~x 0", "~x 0"}},
+		{"undone savepoints", []string{one, "savepoint a", one, one, "rollback to a", one, "savepoint b", one, "rollback to a", one}, []string{"~x 0", "~x 0"}},
+		{"undone first", []string{"savepoint a", one, "rollback to a", one, one}, []string{"~x 0", "~x 0"}},
+		{"split ones", []string{large, "savepoint a", large, "rollback to a", large, one, large}, []string{l, l, "~x 0", l}},
+	} {
+		pgtest.Exec(t, app, "begin")
+		for _, sql := range tt.statements {
+			pgtest.Exec(t, app, sql)
+		}
+		pgtest.Exec(t, app, "select fanfare.publish_ephemeral('orders', '', 'end of "+strings.ReplaceAll(tt.what, "'", "''")+"')")
+		pgtest.Exec(t, app, "commit")
+		wantAnnounced(t, conn, append(tt.want, "~end of "+tt.what+" 0")...)
+	}
+}

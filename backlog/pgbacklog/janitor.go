@@ -35,7 +35,7 @@ type janitorStatements struct {
 
 // One janitor at a time works in a schema, on whichever replica gets the lock.
 // 3 tells this lock from the schema's other advisory locks.
-const janitorLockSQL = `select pg_try_advisory_xact_lock(hashtextextended($1, 3))`
+const janitorLockSQL = `select pg_try_advisory_xact_lock(hashtextextended($1::text, 3))`
 
 // Keys are inserted in the order of their age, so that the block range index
 // finds the oldest ones.
@@ -43,7 +43,7 @@ const sweepKeysSQL = `
 delete from fanfare.idempotency_keys
  where ctid = any (array(
    select k.ctid from fanfare.idempotency_keys k
-    where k.created < clock_timestamp() - (select idempotency_window from fanfare.settings) limit $1))`
+    where k.created < clock_timestamp() - (select idempotency_window from fanfare.settings) limit $1::int))`
 
 // sweepRetiredSQL deletes up to 1,000 frames of each of some retired numberings
 // whose grace is over, from the floor up, and the numberings that are then
@@ -52,7 +52,7 @@ const sweepRetiredSQL = `
 with retired as materialized (
   select r.* from fanfare.retired_streams r
    where r.retired < clock_timestamp() - (select grace from fanfare.settings)
-   limit $1 for update skip locked),
+   limit $1::int for update skip locked),
 deleted as (
   delete from fanfare.channel_frames f using retired r
    where f.stream_id = r.stream_id and f.sequence > r.floor and f.sequence <= r.floor + 1000),
@@ -75,7 +75,7 @@ const candidatesSQL = `
 with page as materialized (
   select s.* from fanfare.streams s
    where (s.channel, s.scope) > ($1::text, $2::text)
-   order by s.channel, s.scope limit $3)
+   order by s.channel, s.scope limit $3::int)
 select s.channel, s.scope,
        case when s.floor < s.head
              and (s.head - p.backlog > s.floor or s.closed_at < t.now - g.grace or p.retention_age is not null)

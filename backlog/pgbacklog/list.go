@@ -13,7 +13,7 @@ const (
 	listAllSQL = `select ` + stateColumns + ` from fanfare.stream_states s
 		where (s.channel, s.scope) > ($1::text, $2::text) order by s.channel, s.scope limit $3`
 	listChannelSQL = `select ` + stateColumns + ` from fanfare.stream_states s
-		where s.channel = $1 and s.scope >= $2 and ($3 or s.scope > $2) order by s.scope limit $4`
+		where s.channel = $1::text and s.scope >= $2::text and ($3::boolean or s.scope > $2::text) order by s.scope limit $4::bigint`
 )
 
 // ListStreams implements backlog.Store.

@@ -22,17 +22,17 @@ with numbering as materialized (
   select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, s.closed, s.ever_closed, s.previous_epoch, s.ephemeral,
          s.backlog, s.retention_age, s.base, s.base_origin, s.created, s.updated
     from fanfare.stream_states s
-   where s.channel = $1 and s.scope = $2 and ($3::bigint = 0 or s.epoch = $3)
+   where s.channel = $1::text and s.scope = $2::text and ($3::bigint = 0 or s.epoch = $3::bigint)
   union all
   select r.channel, r.scope, r.stream_id, r.epoch, r.head, r.head_origin, r.floor, r.floor_origin, true, true, null, false,
          0, null, r.floor, r.floor_origin, r.created, r.retired
     from fanfare.retired_streams r
-   where r.channel = $1 and r.scope = $2 and r.epoch = $3)
+   where r.channel = $1::text and r.scope = $2::text and r.epoch = $3::bigint)
 ` + serverRow + `
 union all
 select 1, null, $4::bigint,
-       s.epoch # case $4 when s.head then s.head_origin when s.floor then s.floor_origin
-         else (select f.origin from fanfare.channel_frames f where f.stream_id = s.stream_id and f.sequence = $4) end,
+       s.epoch # case $4::bigint when s.head then s.head_origin when s.floor then s.floor_origin
+         else (select f.origin from fanfare.channel_frames f where f.stream_id = s.stream_id and f.sequence = $4::bigint) end,
        null, null, null, null, null, ` + stateColumns + `
   from numbering s
 union all
@@ -40,9 +40,9 @@ select 2, null, f.sequence, s.epoch # f.origin, f.payload, f.content_type, f.eve
   from numbering s cross join lateral (
     select n.*, sum(n.size) over (order by n.sequence) as bytes, row_number() over (order by n.sequence) as count
       from (select * from fanfare.channel_frames f
-             where f.stream_id = s.stream_id and f.sequence > $4 and $4 >= s.floor
-             order by f.sequence limit $5) n) f
- where f.bytes <= $6 or f.count = 1`
+             where f.stream_id = s.stream_id and f.sequence > $4::bigint and $4::bigint >= s.floor
+             order by f.sequence limit $5::bigint) n) f
+ where f.bytes <= $6::bigint or f.count = 1`
 
 // ReadPage implements backlog.Store. The state of a page of a numbering that has
 // been replaced is that numbering's: closed, with its last position as head and

@@ -246,3 +246,56 @@ func TestCallersComeAndGo(t *testing.T) {
 		t.Errorf("%+v is still queued", s.committer.queued)
 	}
 }
+
+// POSTGRES.md 55 for publishers: statements that were prepared before a migration
+// changed what they return, or that a pooler has forgotten, are refused once.
+// Nothing was stored then; they are prepared again, and callers do not notice.
+func TestStalePublishes(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	conn := listen(t, s.Store, s.url)
+	n := 0
+	publish := func(when string) {
+		t.Helper()
+		n++
+		mustPublish(t, s.Store, publication("s", fmt.Sprint(n)))
+		mustPublish(t, s.Store, ephemeral(publication("s", fmt.Sprint(n))))
+		if err := publishBatch(t.Context(), s.Store, "x", "t", "u"); err != nil {
+			t.Errorf("a batch %s: %v", when, err)
+		}
+		if err := closeStream(t.Context(), s.Store, "t"); err != nil {
+			t.Errorf("a close %s: %v", when, err)
+		}
+		announced(t, conn, 5)
+	}
+	publish("at first")
+	publish("with what was prepared")
+	migrateStatus := func(from, to string) {
+		t.Helper()
+		execute(t, s.url, `do $do$
+			declare v_definition text := pg_get_functiondef((select p.oid from pg_proc p where p.proname = '_publish'));
+			begin
+			  drop function fanfare._publish;
+			  execute replace(replace(v_definition, 'OUT status `+from+`[]', 'OUT status `+to+`[]'), '_raise_refused(status,', '_raise_refused(status::smallint[],');
+			end $do$`)
+	}
+	migrateStatus("smallint", "integer")
+	publish("after a migration")
+	migrateStatus("integer", "smallint")
+	publish("after another one")
+	for _, conn := range s.publishing.AcquireAllIdle(t.Context()) {
+		if _, err := conn.Conn().PgConn().Exec(t.Context(), "deallocate all").ReadAll(); err != nil {
+			t.Error(err)
+		}
+		conn.Release()
+	}
+	publish("without what was prepared")
+	publish("at last")
+	var want []string
+	for i := range n {
+		want = append(want, fmt.Sprint(i+1))
+	}
+	if got := stored(t, pgtest.Dial(t, s.url), "s"); !slices.Equal(got, want) {
+		t.Errorf("stored %q, want %q", got, want)
+	}
+}

@@ -189,7 +189,7 @@ func (s *Store) AnnouncementKeys(ctx context.Context) ([]Key, error) {
 // commit. It goes the way that publishes go, so a listener can test with it that
 // it hears them.
 func (s *Store) Notify(ctx context.Context, notifyChannel, payload string) error {
-	if _, err := s.publishing.Exec(ctx, `select pg_notify($1, $2)`, notifyChannel, payload); err != nil {
+	if _, err := s.publishing.Exec(ctx, `select pg_notify($1::text, $2::text)`, notifyChannel, payload); err != nil {
 		return readError(ctx, "notify", err)
 	}
 	return nil
