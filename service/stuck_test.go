@@ -157,8 +157,9 @@ func TestCloseReachesEverybody(t *testing.T) {
 }
 
 // Scenario S84, symptom: frames came late, in bunches. Cause: compression held them
-// back until its window was full. To clients that ask for compression, and compress
-// what they send, each frame comes when it is published.
+// back until its window was full. To clients that compress what they send, where a
+// compressor is registered in the process as it is here, each frame comes when it
+// is published.
 func TestFramesAreNotHeldBackByCompression(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db)
