@@ -267,8 +267,9 @@ func (f *drainFleet) checkSpread(t *testing.T, flipped time.Time, grace time.Dur
 // wireOrder observes what a server sends on a connection.
 type wireOrder struct {
 	mu sync.Mutex // guards what follows
-	// goAways counts GOAWAYs, early the Closings before the first.
-	goAways, early int
+	// goAways counts GOAWAYs, early the Closings before the first, pings the PINGs
+	// that are no answers.
+	goAways, early, pings int
 }
 
 func (o *wireOrder) seen() (goAways, early int) {
@@ -315,6 +316,10 @@ func (o *wireOrder) observe(from *io.PipeReader) {
 		switch f := frame.(type) {
 		case *http2.GoAwayFrame:
 			o.goAways++
+		case *http2.PingFrame:
+			if !f.IsAck() {
+				o.pings++
+			}
 		case *http2.DataFrame:
 			if o.goAways == 0 && isClosingMessage(f.Data()) {
 				o.early++
