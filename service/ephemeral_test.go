@@ -64,8 +64,6 @@ func TestEphemeralFrames(t *testing.T) {
 
 		announce(t, w.a, newFrame(s, "before all"))
 		for _, r := range readers {
-			// The beginning of a stream is read from the store, which may overtake what is
-			// announced.
 			if got := shown(t, r.take(1)); got[0] != "ephemeral before all" {
 				t.Errorf("got %q", got)
 			}
@@ -171,8 +169,6 @@ func TestEphemeralFramesOfAPipeline(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db)
 		s := stream("ephemeral", "pipeline")
-		// What a read must explain first, as the beginning of a stream, is held within
-		// bounds.
 		publish(t, w.a, newFrame(s, "the stream exists"))
 		r := subscribe(t, w.b, live(s))
 		call, err := w.a.Client.PublishStream(t.Context())

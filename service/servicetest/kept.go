@@ -6,10 +6,12 @@ import "github.com/fanfare-io/fanfare/backlog"
 // ephemeral frame that came in one may come in the next, too, which began on
 // another replica before the frame was announced there.
 //
-// Where a replica reads durable frames from the store, it may have them before the
-// announcement of an ephemeral one that was committed before them. So an ephemeral
-// frame may come late, but not early, and that one must have come is certain only
-// when one comes that was published after it.
+// A replica that reads durable frames from the store may have them before the
+// announcement of an ephemeral one that was committed before them. It delivers them
+// in their order all the same, unless the announcement may be lost: then a Gap comes
+// first, and everything that had been published by then may come in any order of the
+// kinds. That an ephemeral frame must have come is certain only when one comes that
+// was published after it.
 func kept(run Run) []string {
 	var v violations
 	sent := sentFrames(run)
@@ -17,7 +19,7 @@ func kept(run Run) []string {
 		for _, events := range subscriptions(s) {
 			k := keptIn{
 				Subscriber: s, sent: sent[s.Stream], violations: &v,
-				got: map[Content]int{}, reached: map[string]int{},
+				got: map[Content]int{}, reached: map[string]int{}, overtaken: map[string]int{},
 			}
 			k.check(events)
 		}
@@ -79,6 +81,10 @@ type keptIn struct {
 	// came; until is when the publishing of the latest of all began.
 	reached map[string]int
 	until   Tick
+	// overtaken is, for each publisher, the greatest order of its durable frames that
+	// came, of those that it published since the last Gap.
+	overtaken map[string]int
+	gap       Tick
 	// missed is when the subscription was last told that it may have missed some.
 	missed Tick
 }
@@ -88,8 +94,12 @@ func (k *keptIn) check(events []Event) {
 		switch {
 		case e.Kind == SawFrame, e.Kind == SawEphemeral:
 			k.take(e)
-		case e.Kind == SawGap && !e.isLoss():
-			k.missed = e.Tick
+		case e.Kind == SawGap:
+			k.gap = e.Tick
+			clear(k.overtaken)
+			if !e.isLoss() {
+				k.missed = e.Tick
+			}
 		}
 	}
 	since := events[0].Tick
@@ -100,9 +110,9 @@ func (k *keptIn) check(events []Event) {
 	}
 }
 
-// take checks that a frame is not repeated, and that no ephemeral frame came before
-// it that its publisher sent after it. Of durable frames among each other Once and
-// Ordered say that.
+// take checks that a frame is not repeated, and that none came before it that its
+// publisher sent after it, where one of the two is ephemeral. Of durable frames among
+// each other Once and Ordered say that.
 func (k *keptIn) take(e Event) {
 	f, ephemeral := k.sent[e.Content], e.Kind == SawEphemeral
 	k.got[e.Content]++
@@ -114,6 +124,12 @@ func (k *keptIn) take(e Event) {
 	}
 	if f.order < k.reached[f.Publisher] {
 		k.add("%s of %s got a frame that %s published at %d after an ephemeral one that it published later", k.Name, k.Stream, f.Publisher, f.Began)
+	}
+	if ephemeral && f.order < k.overtaken[f.Publisher] {
+		k.add("%s of %s got an ephemeral frame that %s published at %d after a durable one that it published later", k.Name, k.Stream, f.Publisher, f.Began)
+	}
+	if !ephemeral && f.Began > k.gap {
+		k.overtaken[f.Publisher] = max(k.overtaken[f.Publisher], f.order)
 	}
 	if ephemeral {
 		k.reached[f.Publisher] = max(k.reached[f.Publisher], f.order)
