@@ -71,7 +71,7 @@ func TestSubscribersThatLeaveAtOnce(t *testing.T) {
 		announce(t, w.a, ephemeral(s, string(stamped(0, stampBytes))))
 		base := goroutines(t, w.a, w.b)
 		clients, each := form(40, 500), form(250, 1000) // clients, and frames a second
-		ctx, cancel := context.WithTimeout(t.Context(), form(1500*time.Millisecond, 2*time.Minute))
+		ctx, cancel := context.WithTimeout(t.Context(), form(time.Second, 2*time.Minute))
 		defer cancel()
 		var g errgroup.Group
 		visits := make([]int, clients)
@@ -111,7 +111,7 @@ func TestSubscribersThatLeaveAtOnce(t *testing.T) {
 		}
 		t.Logf("%d visits, p99 of publishing %s in the first third, %s in the last", all, first, last)
 		// The least that is told apart from a busy machine.
-		if last > max(3*first, time.Second) {
+		if last > max(3*first, form(10*time.Second, time.Second)) {
 			t.Errorf("the 99th percentile of publishing went from %s to %s", first, last)
 		}
 		nothingIsLeft(t, w.b, base)
@@ -252,6 +252,7 @@ func TestStalledSubscribersThatReset(t *testing.T) {
 // stall and read at full speed in turn, so that they keep changing between tail
 // and store: the fast ones do not notice, and the others are complete.
 func TestReadersThatStallAgainAndAgain(t *testing.T) {
+	alongside(t)
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db, func(c *servicetest.Config) { c.Hub.TailFrames = form(30, 1000) })
 		s := stream("alternate", "")
@@ -289,7 +290,7 @@ func TestReadersThatStallAgainAndAgain(t *testing.T) {
 		p50, p99, largest := quantiles(latencies)
 		pages := w.b.Hub.Stats().Pages
 		t.Logf("%d frames, %d pages read; fast readers: p50 %s, p99 %s, largest %s", sent, pages, p50, p99, largest)
-		if limit := form(10*time.Second, 500*time.Millisecond); p99 > limit {
+		if limit := form(30*time.Second, 500*time.Millisecond); p99 > limit {
 			t.Errorf("the 99th percentile of the fast readers is %s", p99)
 		}
 		if pages == 0 {

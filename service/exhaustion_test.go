@@ -216,6 +216,7 @@ func (c *census) end() (all, listeners int) {
 // for it, and one that stops within a call's header within that of a keepalive,
 // while a stream that is older than both goes on.
 func TestConnectionsThatSayNothing(t *testing.T) {
+	alongside(t)
 	// The store has no part in it.
 	servicetest.OnEachStore(t, servicetest.Needs{servicetest.File}, func(t *testing.T, db servicetest.Database) {
 		r := servicetest.Start(t, db.URL, wholeBacklog)

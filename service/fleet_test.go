@@ -39,6 +39,15 @@ func form[T any](short, inLong T) T {
 	return short
 }
 
+// alongside has a test that mostly waits run beside others that do, in its short
+// form.
+func alongside(t *testing.T) {
+	t.Helper()
+	if !long() {
+		t.Parallel()
+	}
+}
+
 // clockBase is what the times in stamped payloads count from.
 var clockBase = time.Now()
 

@@ -98,6 +98,7 @@ func (h *hoarder) subscribe(id uint32, request *fanfarev1.SubscribeRequest) {
 // sent anything, is no burden: all its calls are ended within the write timeout,
 // and calls of other connections get everything.
 func TestAConnectionThatTakesNothing(t *testing.T) {
+	alongside(t)
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db, quickLinger, func(c *servicetest.Config) { c.Service.WriteTimeout = time.Second })
 		s := stream("hoarded", "")

@@ -59,9 +59,9 @@ func TestPooledConnectionsDoNotListen(t *testing.T) {
 		})
 		w := &world{t: t, db: db, a: r, b: r}
 		conn := w.sql()
-		cycle(t, w, 100)
+		cycle(t, w, form(40, 100))
 		w.killListeners(conn)
-		cycle(t, w, 100)
+		cycle(t, w, form(40, 100))
 
 		const notifications, size = 10_000, 1000
 		flood := func() int64 {
@@ -204,7 +204,7 @@ func TestScopesThatComeAndGo(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		r := servicetest.Start(t, db.URL, wholeBacklog, quickLinger)
 		base := goroutines(t, r)
-		scopes := form(500, 20_000)
+		scopes := form(300, 20_000)
 		first := scopes / 10
 		early := useScopes(t, r, 0, first)
 		nothingIsLeft(t, r, base)
@@ -295,7 +295,7 @@ func TestFramesLeaveNothingBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		const samples, batch = 20, 500
-		frames := form(30_000, 2_000_000)
+		frames := form(20_000, 2_000_000)
 		var heaps, goroutines []uint64
 		for sent := 0; sent < frames; {
 			request := &fanfarev1.PublishBatchRequest{}

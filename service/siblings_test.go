@@ -59,6 +59,7 @@ func TestSiblingsOfAStalledCall(t *testing.T) {
 // every one, also when and after the stalled call has been ended because it lost
 // some.
 func TestSiblingsOfACallStalledOnEphemeralFrames(t *testing.T) {
+	alongside(t)
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db, func(c *servicetest.Config) {
 			c.Hub.TailFrames = 100

@@ -53,6 +53,7 @@ const (
 // when it reads again, or has been ended with a reason and a position from which
 // the rest comes. The short form has fewer of everything and checks no times.
 func TestStalledSubscribers(t *testing.T) {
+	alongside(t)
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		c := newCrowd(t, db)
 		c.withStalled(crowdRun, true)
