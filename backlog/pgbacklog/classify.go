@@ -1,8 +1,11 @@
 package pgbacklog
 
 import (
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -118,3 +121,31 @@ func judgeError(pg *pgconn.PgError, err error) (fate, error) {
 }
 
 func unavailable(err error) error { return fmt.Errorf("%w: %w", backlog.ErrUnavailable, err) }
+
+// unlessLost returns the error of a start, as backlog.ErrUnavailable if the
+// connection was lost or refused meanwhile: whoever starts waits for the server then,
+// and gives up for any other reason.
+func unlessLost(err error) error {
+	var pg *pgconn.PgError
+	var network *net.OpError
+	switch {
+	case err == nil, errors.Is(err, backlog.ErrUnavailable):
+		return err
+	case errors.As(err, &pg):
+		if !endsSessions(pg.Code) {
+			return err
+		}
+		return unavailable(err)
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, driver.ErrBadConn), errors.Is(err, pgconn.ErrConnClosed): // lost before
+		return unavailable(err)
+	}
+	return err
+}
+
+// endsSessions reports whether a server sends the code because of its own state, and
+// may soon accept what it refused: it shuts down, starts, has crashed, has no room for
+// a session, or a pooler has lost it.
+func endsSessions(code string) bool {
+	return code != codeProtocolViolation && (strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53"))
+}

@@ -34,7 +34,8 @@ const (
 //
 // url must lead to PostgreSQL directly, since the lock that concurrent starts
 // wait for belongs to a session. The role must own the schema or be allowed to
-// create it. logger may be nil.
+// create it. A server that cannot be reached, or is lost meanwhile, is
+// backlog.ErrUnavailable. logger may be nil.
 func Migrate(ctx context.Context, url, schema string, logger *slog.Logger) error {
 	cfg := Config{URL: url, Schema: schema, Logger: logger}.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -45,7 +46,7 @@ func Migrate(ctx context.Context, url, schema string, logger *slog.Logger) error
 		return err
 	}
 	if err := checkDirect(ctx, connConfig, cfg.Logger); err != nil {
-		return err
+		return unlessLost(err)
 	}
 	db := stdlib.OpenDB(*connConfig)
 	defer db.Close()
@@ -62,7 +63,7 @@ func Migrate(ctx context.Context, url, schema string, logger *slog.Logger) error
 		return struct{}{}, err
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(migrationRetryTime))
 	if err != nil {
-		return fmt.Errorf("migrate schema %q: %w", cfg.Schema, explainMigration(cfg.Schema, err))
+		return fmt.Errorf("migrate schema %q: %w", cfg.Schema, explainMigration(cfg.Schema, unlessLost(err)))
 	}
 	return nil
 }

@@ -124,6 +124,49 @@ func TestOpenWithoutServer(t *testing.T) {
 	}
 }
 
+// A replica that was starting when the database restarted ended for good, with
+// "unexpected EOF": only a connection that could not be made counted as an outage,
+// one that was lost between two statements did not.
+func TestConnectionLostDuringAStart(t *testing.T) {
+	t.Parallel()
+	u := pgtest.NewDatabase(t)
+	proxy := pgtest.Proxy(t, u)
+	migrate := func() error { return Migrate(t.Context(), proxy.URL(u), "", discard) }
+	open := func() error { return openError(t, Config{URL: proxy.URL(u)}) }
+	for _, tt := range []struct {
+		start   func() error
+		trigger string // in a statement whose answer is lost
+	}{
+		{migrate, "server_version_num"}, {migrate, "pg_backend_pid"}, {migrate, "pg_try_advisory_lock"}, {migrate, "pg_namespace"},
+		{migrate, "goose_db_version"}, {migrate, "create table streams"},
+		{open, "server_version_num"}, {open, "max_connections"}, {open, `"fanfare"."settings"`}, {open, "has_table_privilege"},
+	} {
+		if tt.trigger == "max_connections" {
+			// From here on the schema is there.
+			if err := migrate(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, end := range []func(){proxy.Cut, proxy.Reset} {
+			held := proxy.HoldReply(tt.trigger)
+			ended := make(chan error, 1)
+			go func() { ended <- tt.start() }()
+			select {
+			case <-held:
+				end()
+			case err := <-ended:
+				t.Fatalf("%q was never sent: %v", tt.trigger, err)
+			case <-time.After(patience):
+				t.Fatalf("%q was never sent", tt.trigger)
+			}
+			if err := <-ended; !errors.Is(err, backlog.ErrUnavailable) {
+				t.Errorf("the answer to %q is lost: %v is not ErrUnavailable", tt.trigger, err)
+			}
+			proxy.Restore()
+		}
+	}
+}
+
 func TestOpenRefusesWrongPasswords(t *testing.T) {
 	t.Parallel()
 	// Readable by the server's user, unlike t.TempDir.

@@ -42,8 +42,9 @@ var _ backlog.Store = (*Store)(nil)
 
 // Open connects to a migrated schema and checks that the store can work there:
 // the server's version, encoding and role, the schema's version and what is in it,
-// and the rights of the URL's role. Errors say what to do; a server that cannot be reached is
-// backlog.ErrUnavailable. The caller runs Run, and Close after it.
+// and the rights of the URL's role. Errors say what to do; a server that cannot be
+// reached, or is lost meanwhile, is backlog.ErrUnavailable. The caller runs Run, and
+// Close after it.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -55,7 +56,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	if err := s.prepare(ctx); err != nil {
 		s.Close()
-		return nil, err
+		return nil, unlessLost(err)
 	}
 	s.committer = newCommitter(s.publishing, cfg.committer(), s.logger)
 	s.janitor = newJanitor(s.publishing, s.sql, cfg.Schema, cfg.JanitorInterval, s.logger)
