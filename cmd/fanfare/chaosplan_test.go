@@ -102,7 +102,7 @@ func planFault(rng *rand.Rand, kind chaosKind, within time.Duration) chaosFault 
 // and in the time it has.
 func TestChaosPlan(t *testing.T) {
 	text := func(seed uint64, length time.Duration) string { return fmt.Sprint(planChaos(seed, length)) }
-	if text(5, 10*time.Minute) != text(5, 10*time.Minute) {
+	if plan, again := text(5, 10*time.Minute), text(5, 10*time.Minute); plan != again {
 		t.Error("one seed has two plans")
 	}
 	if text(5, time.Minute) == text(6, time.Minute) {
