@@ -24,7 +24,7 @@ var Checks = []Guarantee{
 	{"Once", "No subscriber got a position or a content twice, and no content stands at two positions.", once},
 	{"Resumable", "A subscription from a position went on after that position, or said that it cannot; a subscriber got every confirmed frame after its first position.", resumable},
 	{"Explicit", "Wherever a frame does not follow the subscriber's position, a Gap came between; every call that ended said why.", explicit},
-	{"Kept", "A confirmed ephemeral frame reached, once, after what its publisher sent before and before the ephemeral ones that it sent later, every subscription that was acknowledged before its publishing began and ran on to a later one, unless that was told EPHEMERAL_MAYBE_MISSED since.", kept},
+	{"Kept", "A confirmed ephemeral frame reached, once, after what its publisher sent before and, unless a Gap came since, before what it sent later, every subscription that was acknowledged before its publishing began and ran on to a later one, unless that was told EPHEMERAL_MAYBE_MISSED since.", kept},
 	{"Isolated", "In a window in which only other streams were held and other subscribers stalled, every publish was answered within 5 s, and every frame that was confirmed reached within 5 s every subscriber that had caught up.", isolated},
 	{"Bounded", "No replica ever used more memory than its bound.", bounded},
 	{"Frugal", "No replica ever had more than one listener connection.", frugal},
