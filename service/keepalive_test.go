@@ -49,7 +49,7 @@ func TestIdleConnectionsAreKept(t *testing.T) {
 		sub := subscribeWith(t, fanfarev1.NewFanfareServiceClient(subscribed), live(s))
 		unused := dial(t, r.Addr, grpc.WithContextDialer(bare.dial), grpc.WithIdleTimeout(0))
 		unused.Connect()
-		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), form(patience, 6*time.Minute))
 		defer cancel()
 		for _, wire := range []*wireOrder{watched, bare} {
 			if err := wire.awaitPings(ctx, pings); err != nil {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 )
@@ -17,8 +19,15 @@ func TestPollMode(t *testing.T) {
 	r.stderr.await(t, "caught up")
 	mustRun(t, "", "publish", "c", "s", "--data", "here", "--server", polling.address)
 	r.stdout.await(t, "here\n")
-	execute(t, database, `select fanfare.publish('c', 's', 'by SQL')`)
-	r.stdout.await(t, "by SQL\n")
+	began := time.Now()
+	for i := range 3 {
+		execute(t, database, fmt.Sprintf(`select fanfare.publish('c', 's', 'by SQL %d')`, i))
+		r.stdout.await(t, fmt.Sprintf("by SQL %d\n", i))
+	}
+	// Three of the re-reads that are for safety only would take a minute and a half.
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("what was published by SQL came within %s, the poll interval is 100 ms", took)
+	}
 
 	execute(t, database, `do $$ begin
 		if exists (select from pg_stat_activity where datname = current_database() and application_name like 'fanfare-listen/%') then
@@ -34,7 +43,7 @@ func TestPollMode(t *testing.T) {
 	mustRun(t, "", "publish", "c", "s", "--data", "there", "--server", other.address)
 	r.stdout.await(t, "there\n")
 	r.interrupt()
-	if code := r.end(); code != exitOK || r.stdout.String() != "here\nby SQL\nthere\n" {
+	if code := r.end(); code != exitOK || r.stdout.String() != "here\nby SQL 0\nby SQL 1\nby SQL 2\nthere\n" {
 		t.Errorf("exit code %d, stdout %q", code, r.stdout)
 	}
 }
