@@ -27,6 +27,9 @@ var errCallEnded = errors.New("the call has ended")
 // handler watches and may end the call at any time.
 type writer struct {
 	stream grpc.ServerStream
+	flight inFlight
+	// out is what is being sent.
+	out outgoing
 
 	mu sync.Mutex // guards what follows; never held while sending
 	// ended is set when the handler returns: grpc forbids a SendMsg that begins
@@ -36,6 +39,13 @@ type writer struct {
 	began time.Time
 	// sent is the last position whose frame was handed to the transport.
 	sent backlog.Position
+}
+
+func newWriter(stream grpc.ServerStream) *writer {
+	return &writer{
+		stream: stream,
+		flight: inFlight{connection: connectionOf(stream.Context()), landed: make(chan struct{}, 1)},
+	}
 }
 
 // send sends one message. It blocks while the client does not read, until the
@@ -50,7 +60,9 @@ func (w *writer) send(message any, last backlog.Position) error {
 	w.began = time.Now()
 	w.mu.Unlock()
 
-	err := w.stream.SendMsg(message)
+	w.out = outgoing{message, &w.flight}
+	err := w.stream.SendMsg(&w.out)
+	w.out.message = nil
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,12 +118,12 @@ func (s *Server) run(stream grpc.ServerStream, loop sendLoop, stalled func(w *wr
 	if !s.admit() {
 		return tooManyCalls(s.cfg.MaxSubscriptions)
 	}
-	defer s.calls.Add(-1)
+	w := newWriter(stream)
+	defer s.leave(w)
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	closing, tellToGo := context.WithCancelCause(ctx)
 	defer tellToGo(nil)
-	w := &writer{stream: stream}
 	defer w.end()
 
 	done := make(chan error, 1)

@@ -11,6 +11,12 @@ import (
 // what EncodeFrame returned. The bytes are shared with other subscribers.
 type encodedFrames [][]byte
 
+// outgoing is a message and what counts it until it has been written.
+type outgoing struct {
+	message any
+	flight  *inFlight
+}
+
 // codec is the protobuf codec, except that it passes encodedFrames through and
 // tells invalid UTF-8 to validation instead of failing.
 type codec struct{ encoding.CodecV2 }
@@ -20,11 +26,24 @@ func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 // Marshal implements encoding.CodecV2. mem.SliceBuffer counts no references, so
 // that one frame's bytes may be in flight on many streams.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	o, counted := v.(*outgoing)
+	if !counted {
+		return c.CodecV2.Marshal(v)
+	}
+	out, err := c.marshal(o.message)
+	if err != nil {
+		return nil, err
+	}
+	o.flight.Ref()
+	return append(out, o.flight), nil
+}
+
+func (c codec) marshal(v any) (mem.BufferSlice, error) {
 	frames, ok := v.(encodedFrames)
 	if !ok {
 		return c.CodecV2.Marshal(v)
 	}
-	out := make(mem.BufferSlice, len(frames))
+	out := make(mem.BufferSlice, len(frames), len(frames)+1)
 	for i, f := range frames {
 		out[i] = mem.SliceBuffer(f)
 	}

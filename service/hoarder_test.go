@@ -23,6 +23,8 @@ type hoarder struct {
 	t       *testing.T
 	writing sync.Mutex // guards what framer writes
 	framer  *http2.Framer
+	// gone is closed when the server has closed the connection, or the test ended.
+	gone chan struct{}
 }
 
 func newHoarder(t *testing.T, address string) *hoarder {
@@ -31,7 +33,7 @@ func newHoarder(t *testing.T, address string) *hoarder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hoarder{t: t, framer: http2.NewFramer(conn, conn)}
+	h := &hoarder{t: t, framer: http2.NewFramer(conn, conn), gone: make(chan struct{})}
 	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +51,7 @@ func newHoarder(t *testing.T, address string) *hoarder {
 
 // read answers what keeps the connection alive, until it ends.
 func (h *hoarder) read() {
+	defer close(h.gone)
 	for {
 		f, err := h.framer.ReadFrame()
 		if err != nil {

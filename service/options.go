@@ -8,7 +8,9 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip" // clients may compress what they send
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -29,6 +31,7 @@ const (
 // the codec, limits, keepalive and interceptors.
 func (s *Server) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.Creds(connectionCredentials{insecure.NewCredentials()}),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxConcurrentStreams(s.cfg.MaxConcurrentStreams),
 		grpc.MaxRecvMsgSize(maxRequestBytes(s.cfg.MaxFrameBytes)),

@@ -1,0 +1,139 @@
+package service
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
+)
+
+// maxUntakenCalls is how many ended calls of one connection may have something
+// that their client does not take. Each keeps what grpc accepts for a call, 64 KiB
+// and one message, and takes a place among MaxSubscriptions.
+const maxUntakenCalls = 16
+
+// connection is a client's connection. Its calls find it by connectionOf.
+type connection struct {
+	net.Conn
+	gone chan struct{} // closed with it
+	once sync.Once
+	// taken counts what the transport has written, for a look at whether there is
+	// progress.
+	taken atomic.Uint64
+	// untaken counts ended calls whose last words are still to be written.
+	untaken atomic.Int64
+}
+
+func (c *connection) Close() error {
+	c.once.Do(func() { close(c.gone) })
+	return c.Conn.Close()
+}
+
+// connectionCredentials have the calls of a connection know it.
+type connectionCredentials struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c connectionCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	known := &connection{Conn: conn, gone: make(chan struct{})}
+	return known, connectionInfo{info, known}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c connectionCredentials) Clone() credentials.TransportCredentials {
+	return connectionCredentials{c.TransportCredentials.Clone()}
+}
+
+type connectionInfo struct {
+	credentials.AuthInfo
+	connection *connection
+}
+
+// connectionOf returns the connection of a call. One that did not come over a
+// network has one of its own, which nobody can close.
+func connectionOf(ctx context.Context) *connection {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(connectionInfo); ok {
+			return info.connection
+		}
+	}
+	return &connection{Conn: noConn{}}
+}
+
+type noConn struct{ net.Conn }
+
+func (noConn) Close() error { return nil }
+
+// inFlight counts what a call has handed to grpc and the transport has not written
+// yet. It is a buffer without bytes at the end of each message, since grpc frees a
+// message's buffers when it has written them, or never will.
+type inFlight struct {
+	mem.SliceBuffer
+	connection *connection
+	references atomic.Int64
+	// landed has room for one: that references came to 0.
+	landed chan struct{}
+}
+
+// Ref implements mem.Buffer.
+func (f *inFlight) Ref() { f.references.Add(1) }
+
+// Free implements mem.Buffer.
+func (f *inFlight) Free() {
+	f.connection.taken.Add(1)
+	if f.references.Add(-1) == 0 {
+		select {
+		case f.landed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// leave gives back the place of a call that ends, as soon as its client has taken
+// what it was sent: until then grpc holds that, and if the place were free a client
+// that takes nothing could fill the memory with calls that have ended.
+func (s *Server) leave(w *writer) {
+	if w.flight.references.Load() == 0 {
+		s.calls.Add(-1)
+		return
+	}
+	s.loops.Go(func() {
+		defer s.calls.Add(-1)
+		w.flight.awaitLanded(s.cfg.WriteTimeout)
+	})
+}
+
+// awaitLanded waits until everything has been written. It closes the connection
+// when nothing was written on it for a time, and when too many of its calls have
+// waited that long: there is no other way to tell the client.
+func (f *inFlight) awaitLanded(patience time.Duration) {
+	c := f.connection
+	c.untaken.Add(1)
+	defer c.untaken.Add(-1)
+	look := time.NewTicker(patience)
+	defer look.Stop()
+	for taken := c.taken.Load(); f.references.Load() > 0; {
+		select {
+		case <-f.landed:
+		case <-c.gone:
+			return
+		case <-look.C:
+			now := c.taken.Load()
+			if now == taken || c.untaken.Load() > maxUntakenCalls {
+				_ = c.Close()
+				return
+			}
+			taken = now
+		}
+	}
+}
