@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,16 +25,15 @@ const (
 	chaosMemory = 256<<20 + 64<<20
 )
 
-// chaosSize is how many frames are published and how long that may take:
-// FANFARE_LONG=1 is the long form.
+// chaosSize is how many frames are published and how long that may take.
 func chaosSize() (frames int, limit time.Duration) {
-	if os.Getenv("FANFARE_LONG") == "1" {
+	if inLongForm() {
 		return 100_000, 30 * time.Minute
 	}
 	return 4000, 4 * time.Minute
 }
 
-// Acceptance 3: eight publishers and 200 subscribers that resume, while the store
+// Eight publishers and 200 subscribers that resume, while the store
 // is attacked. On PostgreSQL half of the publishers use SQL in their own
 // transactions, and the listeners' backends of two replicas are terminated five
 // times a second and the server is restarted twice; on SQLite the replica is

@@ -138,7 +138,7 @@ func (c *drainClient) goOn(ctx context.Context, conn *grpc.ClientConn) error {
 	return nil
 }
 
-// Acceptance 7, and the symptoms of drains that go wrong: clients come straight
+// Symptoms of drains that go wrong: clients come straight
 // back to a server that is going away, or all at once to the other one, or not at
 // all; or stand still until they are told. Health flips first, while everything is
 // still served; each stream gets Closing with its position after GOAWAY, at a

@@ -232,7 +232,7 @@ func TestConnectionsThatSayNothing(t *testing.T) {
 			"no settings":        {[]byte(http2.ClientPreface), 0, 10 * time.Second},
 			"half a call header": {halfHeader(t), 5 * time.Second, 40 * time.Second},
 		}
-		if !long() {
+		if !inLongForm() {
 			delete(kinds, "half a call header")
 		}
 		each := form(50, 500)

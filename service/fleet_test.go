@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,26 +26,6 @@ import (
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
-
-// long reports whether tests have their long form, which checks the figures.
-func long() bool { return os.Getenv("FANFARE_LONG") == "1" }
-
-// form is the size of something in the short or in the long form of a test.
-func form[T any](short, inLong T) T {
-	if long() {
-		return inLong
-	}
-	return short
-}
-
-// alongside has a test that mostly waits run beside others that do, in its short
-// form.
-func alongside(t *testing.T) {
-	t.Helper()
-	if !long() {
-		t.Parallel()
-	}
-}
 
 // clockBase is what the times in stamped payloads count from.
 var clockBase = time.Now()

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Acceptance 10: announcements forged by another role change nothing that a
+// Announcements forged by another role change nothing that a
 // subscriber sees. Any role that may connect can NOTIFY.
 func TestForgedAnnouncements(t *testing.T) {
 	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Notifications}, func(t *testing.T, db servicetest.Database) {

@@ -39,7 +39,7 @@ func TestIdleConnectionsAreKept(t *testing.T) {
 	onOneStore(t, func(t *testing.T, db servicetest.Database) {
 		options := []func(*servicetest.Config){keepalive(time.Second, 10*time.Second)}
 		pings := 3
-		if long() {
+		if inLongForm() {
 			options, pings = nil, 9 // every 30 s
 		}
 		r := servicetest.Start(t, db.URL, options...)
@@ -142,7 +142,7 @@ func TestRudeClientsAreCut(t *testing.T) {
 func TestHeartbeatsKeepIdleStreamsThroughAProxy(t *testing.T) {
 	onOneStore(t, func(t *testing.T, db servicetest.Database) {
 		beat, idle, beats := 300*time.Millisecond, 1500*time.Millisecond, 10
-		if long() {
+		if inLongForm() {
 			beat, idle, beats = 2*time.Second, 5*time.Second, 30
 		}
 		r := servicetest.Start(t, db.URL, func(c *servicetest.Config) { c.Service.Heartbeat = beat })
@@ -269,7 +269,7 @@ func TestBlackholedSubscriptionsAreReleased(t *testing.T) {
 			return r.Hub.Stats().Subscribers == 1
 		})
 		took := time.Since(began)
-		if limit := after + timeout; took < limit/2 || long() && took > limit+2*time.Second {
+		if limit := after + timeout; took < limit/2 || inLongForm() && took > limit+2*time.Second {
 			t.Errorf("it took %s, the keepalive limit is %s", took, limit)
 		}
 		eventually(t, "their streams are out of memory", func() bool { return r.Hub.Stats().Streams == 1 })

@@ -116,7 +116,7 @@ func eventuallyEmpty(t *testing.T, r *servicetest.Replica) {
 func TestLimitAfterClosesAndDepartures(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		scopes, each := 20, 5
-		if long() {
+		if inLongForm() {
 			scopes = 1000
 		}
 		w := newWorld(t, db, maxSubscriptions(scopes*each))
@@ -167,7 +167,7 @@ func TestLimitAfterClosesAndDepartures(t *testing.T) {
 func TestHostileClientAtTheLimit(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		limit := 200
-		if long() {
+		if inLongForm() {
 			limit = 9_000 // below what one connection may have
 		}
 		w := newWorld(t, db, maxSubscriptions(limit), func(c *servicetest.Config) { c.Hub.Linger = 1 })

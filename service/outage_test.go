@@ -70,7 +70,7 @@ func ownCPUTime(t *testing.T) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// Acceptance 5, scenario S50, symptom: while the database was away the process
+// S50, symptom: while the database was away the process
 // span, flooded its log and its database, and had to be restarted. Here subscribers
 // stay and are told, everyone else is told in time to come back later, and all goes
 // on by itself.

@@ -3,7 +3,6 @@ package service_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -18,9 +17,6 @@ import (
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
-
-// inLongForm reports whether tests measure what the short form only exercises.
-func inLongForm() bool { return os.Getenv("FANFARE_LONG") == "1" }
 
 // killListener terminates the backend of a replica's listener, and returns once
 // that has been asked for.
@@ -159,7 +155,7 @@ func TestListeningIsRestoredAgainAndAgain(t *testing.T) {
 	})
 }
 
-// Acceptance 4: a listener's connection that is dead in either direction looks
+// A listener's connection that is dead in either direction looks
 // alive. It is noticed and replaced within 8 s; what was published meanwhile
 // arrives, and what may have been missed is told. Where no other connection can be
 // had, the replica is not ready meanwhile, and Subscribe says so in time.

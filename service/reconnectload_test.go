@@ -16,7 +16,7 @@ import (
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
 
-// Acceptance 3: a listener's backend is killed under load, again and again. Each
+// A listener's backend is killed under load, again and again. Each
 // time the replica listens again and delivers what is published from then on
 // within 50 ms at the median, no durable frame is lost, and every subscription of
 // a stream that carries ephemeral frames is told.

@@ -49,7 +49,7 @@ func openStreams(ctx context.Context, clients []fanfarev1.FanfareServiceClient, 
 	return streams, g.Wait()
 }
 
-// Acceptance 6: one listener connection per replica at 0, 1 and 2,000
+// One listener connection per replica at 0, 1 and 2,000
 // subscribers over 500 channels.
 func TestOneListenerConnection(t *testing.T) {
 	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Notifications}, func(t *testing.T, db servicetest.Database) {
@@ -121,7 +121,7 @@ func queriesAtServer(t *testing.T, conn *pgx.Conn) (n int) {
 	return n
 }
 
-// Acceptance 7: 5,000 subscribers of 200 streams that come back at once cause at
+// 5,000 subscribers of 200 streams that come back at once cause at
 // most 40 queries of the backlog; in process, where a load is done before many can
 // wait for it, at most one for each stream.
 func TestReconnectingHerd(t *testing.T) {

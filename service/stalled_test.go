@@ -47,7 +47,7 @@ const (
 	crowdSize = 1024
 )
 
-// Acceptance 2 of stalled subscribers: 1,000 subscribers of one stream, 100 of
+// 1,000 subscribers of one stream, 100 of
 // them stalled, 200 frames a second of 1 KiB. The others do not notice, the
 // server's memory stays flat, and every stalled one either catches up completely
 // when it reads again, or has been ended with a reason and a position from which
@@ -105,7 +105,7 @@ var crowdStream = stream("crowd", "")
 func newCrowd(t *testing.T, db servicetest.Database) *crowd {
 	t.Helper()
 	c := &crowd{t: t}
-	if long() {
+	if inLongForm() {
 		c.address, c.pid = startServer(t, db.URL)
 	} else {
 		c.replica = servicetest.Start(t, db.URL, wholeBacklog, func(c *servicetest.Config) {
@@ -247,7 +247,7 @@ func (c *crowd) withStalled(d time.Duration, someReturn bool) (p99 time.Duration
 func (c *crowd) follow(ctx context.Context, s *tally, conn *grpc.ClientConn) error {
 	for int64(s.last) < c.target.Load() {
 		err := s.recv()
-		if err != nil && long() {
+		if err != nil && inLongForm() {
 			return fmt.Errorf("it was sent away: %w", err) // it was back long before the write timeout
 		}
 		if err != nil {
