@@ -114,8 +114,10 @@ func (s *stream) verdictLocked(v Verdict, state backlog.StreamState) answer {
 
 // judgeLocked answers everybody of a batch from the load made for them. Those
 // for whom it does not suffice wait for the next, and all for the tail to reach what
-// was left out of it.
-func (s *stream) judgeLocked(batch []*pending, l backlog.Loaded, hooks *hooks) {
+// was left out of it; or, if the listening has ended meanwhile, for the next load.
+func (s *stream) judgeLocked(batch []*pending, l backlog.Loaded, listening uint64, hooks *hooks) {
+	lacks := s.lacksLocked(l)
+	awaited := lacks && !s.hub.away.Load()
 	for _, p := range batch {
 		v := Judge(p.start, l)
 		if v.Lacks != 0 {
@@ -123,11 +125,14 @@ func (s *stream) judgeLocked(batch []*pending, l backlog.Loaded, hooks *hooks) {
 			s.pending = append(s.pending, p)
 			continue
 		}
-		if s.lacksLocked(l) {
-			s.placements = append(s.placements, placement{p, v, l.State, s.current})
-			continue
+		switch {
+		case awaited:
+			s.placements = append(s.placements, placement{p, v, l.State, s.current, listening})
+		case lacks:
+			s.pending = append(s.pending, p)
+		default:
+			p.place(s.verdictLocked(v, l.State), hooks)
 		}
-		p.place(s.verdictLocked(v, l.State), hooks)
 	}
 }
 

@@ -117,6 +117,8 @@ type Hub struct {
 	// listened is the number of the last listening the sink was told of; origin
 	// is that listening's.
 	listened, origin atomic.Uint64
+	// away is true while there is none after that.
+	away atomic.Bool
 	// outages counts the times after which ephemeral frames may have been missed:
 	// beginnings of listenings, and what Missed told of.
 	outages atomic.Uint64
@@ -131,7 +133,7 @@ type Hub struct {
 	tailBytes atomic.Int64
 
 	// Each has room for one.
-	relistened, hinted, statusChanged, sweep, crowded chan struct{}
+	relistened, lost, hinted, statusChanged, sweep, crowded chan struct{}
 	// stopped is closed when Run returns.
 	stopped chan struct{}
 
@@ -159,6 +161,7 @@ func New(bus Bus, reader Reader, encode func(backlog.Frame) []byte, cfg Config) 
 		pager:         newPager(),
 		pages:         newPageCache(cfg.MaxPageBytes),
 		relistened:    make(chan struct{}, 1),
+		lost:          make(chan struct{}, 1),
 		hinted:        make(chan struct{}, 1),
 		statusChanged: make(chan struct{}, 1),
 		sweep:         make(chan struct{}, 1),

@@ -211,12 +211,14 @@ func overdueOf(watched []*stream) (overdue, still []*stream) {
 }
 
 // placement is a subscription that was judged by a load of which frames were left
-// out: it is placed once the tail has them.
+// out: it is placed once the tail has them. The verdict stands under the listening of
+// the load only: another server may have lost what it was about.
 type placement struct {
 	*pending
-	verdict Verdict
-	state   backlog.StreamState
-	tail    *tail
+	verdict   Verdict
+	state     backlog.StreamState
+	tail      *tail
+	listening uint64
 }
 
 // placeReachedLocked places who waits for what was left out, as far as the tail has
@@ -225,18 +227,38 @@ func (s *stream) placeReachedLocked(hooks *hooks) {
 	if len(s.placements) == 0 {
 		return
 	}
-	waiting := s.placements[:0]
+	waiting, listening := s.placements[:0], s.hub.listened.Load()
 	for _, p := range s.placements {
 		switch {
+		case p.listening < listening:
+			s.judgeAnewLocked(p)
 		case p.tail == s.current && p.tail.head.Sequence < p.state.Head.Sequence:
 			waiting = append(waiting, p)
 		case p.tail == s.current && !p.state.Closed:
 			p.place(s.verdictLocked(p.verdict, p.state), hooks)
-		case !p.sub.closed:
-			s.pending = append(s.pending, p.pending)
-			s.queueLoadLocked()
+		default:
+			s.judgeAnewLocked(p)
 		}
 	}
 	clear(s.placements[len(waiting):])
 	s.placements = waiting
+}
+
+// judgeAnewLocked has a subscription wait for a load, as if it had just come.
+func (s *stream) judgeAnewLocked(p placement) {
+	if !p.sub.closed {
+		s.pending = append(s.pending, p.pending)
+		s.queueLoadLocked()
+	}
+}
+
+// giveUpPlacements has those that wait for announcements wait for a load instead,
+// which fails in time if there is no listening any more.
+func (s *stream) giveUpPlacements() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.placements {
+		s.judgeAnewLocked(p)
+	}
+	s.placements = nil
 }

@@ -275,9 +275,13 @@ func (s *stream) finish(p *part, l backlog.Listening, loaded backlog.Loaded, hoo
 		s.repeatLocked(p)
 		return
 	}
+	if t := s.current; s.confirmed != 0 && s.confirmed != l.Number {
+		// What the last listening announced may have been lost by its server.
+		t.announced = t.head.Sequence
+	}
 	s.confirmed, s.origin = l.Number, l.Origin
 	s.used = time.Now()
-	s.judgeLocked(p.batch, loaded, hooks)
+	s.judgeLocked(p.batch, loaded, l.Number, hooks)
 	s.endOverdueLocked(l.Number, hooks)
 	s.explainHeldLocked(p.known, loaded, s.hub.origin.Load(), hooks)
 	s.placeReachedLocked(hooks)

@@ -22,13 +22,20 @@ func (h *Hub) Listening(l backlog.Listening) {
 	// sees this number and is repeated, or has a tail that is refreshed.
 	h.listened.Store(l.Number)
 	h.origin.Store(l.Origin)
+	h.away.Store(false)
 	h.changeStatus(true)
 	signal(h.relistened)
 }
 
 // Lost implements [Sink]. Subscriptions stay, and what they miss is read when
 // there is a new listening; loads in flight find that theirs is not current.
-func (h *Hub) Lost(error) { h.changeStatus(false) }
+func (h *Hub) Lost(error) {
+	h.changeStatus(false)
+	// First: whoever begins to wait for announcements from now on finds out, and
+	// those who do already are found.
+	h.away.Store(true)
+	signal(h.lost)
+}
 
 // Announce implements [Sink].
 func (h *Hub) Announce(announcements []backlog.Announcement) {
@@ -79,6 +86,10 @@ func (h *Hub) runScheduler(ctx context.Context) error {
 			hinted, pauseOver = h.hinted, nil
 		case <-h.statusChanged:
 			h.wakeAll()
+		case <-h.lost:
+			for _, s := range h.residents() {
+				s.giveUpPlacements()
+			}
 		case <-h.watched.filled:
 			watched = append(watched, h.watched.poll(math.MaxInt)...)
 			if look == nil {
