@@ -28,7 +28,7 @@ func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	o, counted := v.(*outgoing)
 	if !counted {
-		return c.CodecV2.Marshal(v)
+		return c.marshal(v)
 	}
 	out, err := c.marshal(o.message)
 	if err != nil {

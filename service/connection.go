@@ -14,16 +14,16 @@ import (
 
 // maxUntakenCalls is how many ended calls of one connection may have something
 // that their client does not take. Each keeps what grpc accepts for a call, 64 KiB
-// and one message, and takes a place among MaxSubscriptions.
-const maxUntakenCalls = 16
+// and one message, and takes a place among MaxSubscriptions. Above it the siblings
+// that do read are ended, too: with the connection, since HTTP/2 has no other way.
+const maxUntakenCalls = 100
 
 // connection is a client's connection. Its calls find it by connectionOf.
 type connection struct {
 	net.Conn
 	gone chan struct{} // closed with it
 	once sync.Once
-	// taken counts what the transport has written, for a look at whether there is
-	// progress.
+	// taken changes when the transport has written something, or never will.
 	taken atomic.Uint64
 	// untaken counts ended calls whose last words are still to be written.
 	untaken atomic.Int64
@@ -67,7 +67,7 @@ func connectionOf(ctx context.Context) *connection {
 			return info.connection
 		}
 	}
-	return &connection{Conn: noConn{}}
+	return &connection{Conn: noConn{}, gone: make(chan struct{})}
 }
 
 type noConn struct{ net.Conn }
@@ -109,7 +109,7 @@ func (s *Server) leave(w *writer) {
 	}
 	s.loops.Go(func() {
 		defer s.calls.Add(-1)
-		w.flight.awaitLanded(s.cfg.WriteTimeout)
+		w.flight.awaitLanded(s.cfg.UntakenTimeout)
 	})
 }
 

@@ -31,6 +31,7 @@ func TestMemoryOfSubscribersThatDoNotRead(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db, func(c *servicetest.Config) {
 			c.Service.WriteTimeout = form(time.Second, 30*time.Second)
+			c.Service.UntakenTimeout = time.Hour // they read on
 		})
 		s := stream("unread", "")
 		at := publish(t, w.a, newFrame(s, string(stamped(0, stampBytes))))

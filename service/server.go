@@ -30,6 +30,10 @@ type Config struct {
 	// WriteTimeout ends a streaming call whose client has taken nothing for that
 	// long while something waits to be sent. 0: 30 s.
 	WriteTimeout time.Duration
+	// UntakenTimeout closes a connection that has ended calls whose client does not
+	// take what they were sent, if it has taken nothing for that long, or leaves more
+	// than 100 calls so. 0: twice WriteTimeout.
+	UntakenTimeout time.Duration
 	// MaxConcurrentStreams bounds the calls of one connection; a client library
 	// queues further ones without saying so. 0: 10,000.
 	MaxConcurrentStreams uint32
@@ -71,6 +75,7 @@ func (c Config) withDefaults() Config {
 	c.MaxFrameBytes = cmp.Or(c.MaxFrameBytes, backlog.DefaultMaxFrameBytes)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, 30*time.Second)
+	c.UntakenTimeout = cmp.Or(c.UntakenTimeout, 2*c.WriteTimeout)
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 10_000)
 	c.Keepalive = cmp.Or(c.Keepalive, 30*time.Second)
 	c.KeepaliveTimeout = cmp.Or(c.KeepaliveTimeout, 10*time.Second)

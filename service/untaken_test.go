@@ -22,7 +22,7 @@ import (
 func TestAConnectionThatTakesNothingIsClosed(t *testing.T) {
 	alongside(t)
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
-		r := servicetest.Start(t, db.URL, wholeBacklog, func(c *servicetest.Config) { c.Service.WriteTimeout = 300 * time.Millisecond })
+		r := servicetest.Start(t, db.URL, wholeBacklog, quickEnds)
 		s := stream("hoarded", "")
 		h := newHoarder(t, r.Addr)
 		for i := range uint32(5) {
@@ -47,7 +47,8 @@ func TestEndedCallsKeepTheirPlaces(t *testing.T) {
 		const conns, each = 5, 12
 		const limit = conns*each + 1 // one publishes
 		r := servicetest.Start(t, db.URL, wholeBacklog, quickLinger, func(c *servicetest.Config) {
-			c.Service.WriteTimeout = 2 * time.Second
+			c.Service.WriteTimeout = time.Second
+			c.Service.UntakenTimeout = time.Hour
 			c.Service.MaxSubscriptions = limit
 		})
 		s := stream("ended", "")
@@ -89,13 +90,13 @@ func TestEndedCallsKeepTheirPlaces(t *testing.T) {
 func TestManyUntakenCallsOfAConnection(t *testing.T) {
 	alongside(t)
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
-		r := servicetest.Start(t, db.URL, wholeBacklog, quickLinger, func(c *servicetest.Config) { c.Service.WriteTimeout = 300 * time.Millisecond })
+		r := servicetest.Start(t, db.URL, wholeBacklog, quickLinger, quickEnds)
 		s := stream("ended", "")
 		publishMany(t, r, s, 20, func(int) string { return string(stamped(0, stampBytes)) + strings.Repeat("x", 50_000) })
 		for _, tt := range []struct {
 			calls  int
 			closed bool
-		}{{3, false}, {30, true}} {
+		}{{3, false}, {130, true}} {
 			t.Run(fmt.Sprint(tt.calls), func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
@@ -122,6 +123,11 @@ func TestManyUntakenCallsOfAConnection(t *testing.T) {
 			})
 		}
 	})
+}
+
+// quickEnds has calls and connections that take nothing end soon.
+func quickEnds(c *servicetest.Config) {
+	c.Service.WriteTimeout, c.Service.UntakenTimeout = 300*time.Millisecond, 300*time.Millisecond
 }
 
 // keepBusy publishes to the stream busy, and has subscriptions of it read, until t
