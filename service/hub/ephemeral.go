@@ -198,13 +198,19 @@ func (s *stream) noteOutagesLocked(counted uint64, hooks *hooks) bool {
 	if !s.marked {
 		return false
 	}
+	s.tellAllLocked(hooks)
+	return true
+}
+
+// tellAllLocked tells the subscriptions in every tail to which ephemeral frames may
+// still come that some may have been missed.
+func (s *stream) tellAllLocked(hooks *hooks) {
 	s.tellOutageLocked(s.current, hooks)
 	for _, t := range s.former {
 		if t.unended() {
 			s.tellOutageLocked(t, hooks)
 		}
 	}
-	return true
 }
 
 // tellOutageLocked tells the subscriptions in a tail, after what it has, that

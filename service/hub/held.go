@@ -175,7 +175,7 @@ func (h *held) outagesOr(counted uint64) uint64 {
 func (s *stream) explainHeldLocked(k known, l backlog.Loaded, origin uint64, hooks *hooks) {
 	if s.held.missed {
 		s.held.missed, s.marked = false, true
-		s.tellOutageLocked(s.current, hooks)
+		s.tellAllLocked(hooks)
 	}
 	list := s.held.take()
 	s.settleHeldLocked()
