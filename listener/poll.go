@@ -21,7 +21,7 @@ const (
 	// pollTimeout bounds a question; a slower answer counts as a loss.
 	pollTimeout = DefaultPingTimeout
 	// maxPollRetry is the longest time between questions to a server that does not
-	// answer, unless the interval is longer.
+	// answer, however long the interval is: until it does, the replica is not ready.
 	maxPollRetry = maxDialRetry
 )
 
@@ -77,7 +77,7 @@ func NewPoll(cfg PollConfig) *Poll {
 func (p *Poll) Run(ctx context.Context, sink Sink) error {
 	defer p.stop()
 	retry := &backoff.ExponentialBackOff{
-		InitialInterval: p.config.Interval, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: max(p.config.Interval, maxPollRetry),
+		InitialInterval: min(p.config.Interval, maxPollRetry), RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: maxPollRetry,
 	}
 	for {
 		origin, err := p.ask(ctx)

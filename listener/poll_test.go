@@ -114,6 +114,24 @@ func TestPollIsPaced(t *testing.T) {
 	})
 }
 
+// After one question without an answer the replica was away for about the interval,
+// which may be an hour, although the server answered again at once.
+func TestPollComesBackSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &origins{origin: 5}
+		p := NewPoll(PollConfig{Origin: o.ask, Interval: time.Hour})
+		run(t, func(ctx context.Context) error { return p.Run(ctx, &sink{}) })
+		synctest.Wait()
+		o.set(0, errors.New("connection refused"), false)
+		time.Sleep(time.Hour + time.Millisecond) // virtual
+		o.set(5, nil, false)
+		time.Sleep(2 * maxPollRetry)
+		if p.Current().Number != 2 {
+			t.Errorf("%s after the server is back: the current listening is %+v", 2*maxPollRetry, p.Current())
+		}
+	})
+}
+
 // Ensure waits for a listening, says why there is none, and outlives nobody.
 func TestPollEnsure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
