@@ -62,6 +62,9 @@ func (s *scriptedServer) hangUp(call context.Context, last proto.Message) {
 		panic(err)
 	}
 	conn := <-s.conns
+	for len(s.conns) > 0 {
+		conn = <-s.conns // an earlier command's stands before it
+	}
 	for !strings.Contains(conn.written.String(), string(marker)) && call.Err() == nil {
 		runtime.Gosched()
 	}
