@@ -105,6 +105,35 @@ func TestSQLPublish(t *testing.T) {
 	}
 }
 
+// A stream whose row did not take its new head kept the frame above it, confirmed and
+// sent to nobody: every way of publishing must fail instead, and store nothing.
+func TestSQLMissedRow(t *testing.T) {
+	t.Parallel()
+	s := openStore(t)
+	s.execute(t, `select fanfare.publish('missed', '', 'before')`)
+	s.execute(t, `
+		create function public.keep() returns trigger language plpgsql as $$ begin return null; end $$;
+		create trigger keep before update on fanfare.streams for each row when (old.channel = 'missed') execute function public.keep()`)
+	conn := pgtest.Dial(t, s.url)
+	for _, statement := range []string{
+		`select fanfare.publish('missed', '', 'one')`,
+		`select fanfare.publish('missed', '', 'with a key', idempotency_key => 'k')`,
+		`select fanfare.publish_batch('{missed,other}', '{"",""}', '{two,two}')`,
+		`select fanfare.publish_ephemeral('missed', '', 'ephemeral')`,
+	} {
+		_, err := conn.Exec(t.Context(), statement)
+		if !hasCode(err, "XX000") {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+	if n := query[int](t, s.url, "select count(*) from fanfare.channel_frames"); n != 1 {
+		t.Errorf("%d frames are stored", n)
+	}
+	s.execute(t, "drop trigger keep on fanfare.streams")
+	s.execute(t, `select fanfare.publish('missed', '', 'after')`)
+	wantPayloads(t, s, "missed", "before", "after")
+}
+
 // TestSQLInRepeatableRead: a transaction whose snapshot is older than the stream's
 // newest frame gets a serialization failure, never a wrong sequence.
 func TestSQLInRepeatableRead(t *testing.T) {

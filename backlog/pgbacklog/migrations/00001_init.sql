@@ -479,6 +479,16 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- Raises XX000: an update of a locked stream found no row at its place. A frame
+-- above a head that stayed behind would be one that nobody is sent.
+-- +goose StatementBegin
+create function _raise_missed() returns void
+language plpgsql volatile as $$
+begin
+  raise exception using errcode = 'XX000', message = 'fanfare: a stream''s row is not where it was locked';
+end $$;
+-- +goose StatementEnd
+
 -- Waits until nobody else holds a stream or is creating it, and holds it or keeps
 -- others from creating it. It comes before a transaction has locked anything.
 -- +goose StatementBegin
@@ -594,6 +604,7 @@ begin
     sequence := v_head;
     if not v_ephemeral or v_updated < v_now - _use_interval() then
       update streams t set ephemeral = true, updated = v_now where t.ctid = v_place;
+      if not found then perform _raise_missed(); end if;
     end if;
     v_entry := _ephemeral_entry(p_channel, p_scope, v_epoch, v_head, v_head_origin, v_now,
       p_content_type, p_event_type, coalesce(v_headers::text, ''), p_payload);
@@ -607,6 +618,7 @@ begin
     update streams t
        set head = _publish_one.sequence, head_origin = p_origin, stored_bytes = v_bytes + octet_length(p_payload), updated = v_now
      where t.ctid = v_place;
+    if not found then perform _raise_missed(); end if;
     if v_head >> 6 <> sequence >> 6 then
       perform _trim(p_channel, p_scope);
     end if;
@@ -660,6 +672,7 @@ declare
   v_head    bigint;
   v_epoch   bigint;
   v_due     streams[];  -- those to trim
+  v_all     boolean;    -- every stream with a new durable frame has its new head
   one       record;
   v_ignored text;
 begin
@@ -818,7 +831,11 @@ begin
     returning t as r, g.before)
   -- Every 64 frames of a stream: a trim at every publish would scan the dead
   -- index entries of the last ones again and again.
-  select array_agg(c.r) filter (where c.before >> 6 <> (c.r).head >> 6) into v_due from changed c;
+  select array_agg(c.r) filter (where c.before >> 6 <> (c.r).head >> 6),
+         count(c.before) = (select count(distinct u.r) from unnest(status, i_row) u(status, r) where u.status = 0)
+    into v_due, v_all
+    from changed c;
+  if not v_all then perform _raise_missed(); end if;
   if v_due is not null then
     perform _trim(d.channel, d.scope) from unnest(v_due) d cross join lateral _policy(d.channel) p
       where d.head - p.backlog > d.floor;
