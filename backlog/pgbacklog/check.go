@@ -239,6 +239,8 @@ func explainConnect(err error) error {
 		return fmt.Errorf("role %q may not connect to database %q; GRANT CONNECT ON DATABASE: %w", user, database, err)
 	case hasCode(err, codeProtocolViolation):
 		return fmt.Errorf("the server refused the connection's parameters, as connection poolers do; use the direct URL of PostgreSQL: %w", err)
+	case isTLSAlert(err):
+		return fmt.Errorf("PostgreSQL refused the TLS session; check the URL's sslcert and sslkey: %w", err)
 	}
 	return fmt.Errorf("%w: PostgreSQL cannot be reached; check the URL's host and port and that the server runs: %w", backlog.ErrUnavailable, err)
 }

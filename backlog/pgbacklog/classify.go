@@ -136,6 +136,8 @@ func unlessLost(err error) error {
 			return err
 		}
 		return unavailable(err)
+	case isTLSAlert(err):
+		return err // the server has answered, and will so again
 	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.Is(err, driver.ErrBadConn), errors.Is(err, pgconn.ErrConnClosed): // lost before
 		return unavailable(err)
@@ -148,4 +150,12 @@ func unlessLost(err error) error {
 // a session, or a pooler has lost it.
 func endsSessions(code string) bool {
 	return code != codeProtocolViolation && (strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53"))
+}
+
+// isTLSAlert reports whether the server refused the TLS session, as it does one whose
+// client certificate it does not trust.
+func isTLSAlert(err error) bool {
+	// crypto/tls has no other sign of an alert of the other side.
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "remote error"
 }

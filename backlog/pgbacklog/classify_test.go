@@ -2,8 +2,14 @@ package pgbacklog
 
 import (
 	"context"
+	"crypto/tls"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -65,4 +71,92 @@ func TestJudge(t *testing.T) {
 
 func translated(severity, unlocalized, code string) error {
 	return &pgconn.PgError{Severity: severity, SeverityUnlocalized: unlocalized, Code: code}
+}
+
+// Whoever starts waits for a server that is away, and is told at once of what waiting
+// does not mend.
+func TestUnlessLost(t *testing.T) {
+	network := func(op string, err error) error {
+		return fmt.Errorf("connect: %w", &net.OpError{Op: op, Net: "tcp", Err: err})
+	}
+	for _, test := range []struct {
+		name string
+		err  error
+		lost bool
+	}{
+		{"unavailable already", unavailable(errors.New("away")), true},
+		{"shutting down", serverError("FATAL", "57P01"), true},
+		{"crashed", serverError("FATAL", "57P02"), true},
+		{"starting up", fmt.Errorf("wrapped: %w", serverError("FATAL", "57P03")), true},
+		{"too many sessions", serverError("FATAL", "53300"), true},
+		{"pooler lost the server", serverError("ERROR", "08006"), true},
+		{"pooler refuses parameters", serverError("FATAL", "08P01"), false},
+		{"wrong password", serverError("FATAL", "28P01"), false},
+		{"no database", serverError("FATAL", "3D000"), false},
+		{"no rights", serverError("ERROR", "42501"), false},
+		{"cancelled", serverError("ERROR", "57014"), false},
+		{"end of the connection", io.EOF, true},
+		{"end within a message", fmt.Errorf("wrapped: %w", io.ErrUnexpectedEOF), true},
+		{"bad connection", driver.ErrBadConn, true},
+		{"refused", network("dial", syscall.ECONNREFUSED), true},
+		{"reset", network("read", syscall.ECONNRESET), true},
+		{"reset while writing", network("write", syscall.EPIPE), true},
+		{"TLS alert", network("remote error", tls.AlertError(42)), false},
+		{"anything else", errors.New("no such thing"), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := unlessLost(test.err)
+			if !errors.Is(err, test.err) || errors.Is(err, backlog.ErrUnavailable) != test.lost {
+				t.Errorf("unlessLost(%v) = %v", test.err, err)
+			}
+		})
+	}
+	if err := unlessLost(nil); err != nil {
+		t.Errorf("success is %v", err)
+	}
+}
+
+// Symptom: a replica without the client certificate that the server demands waited for
+// ever at its start. Cause: the server's alert comes as an error of the network.
+func TestStartWithoutTheClientCertificate(t *testing.T) {
+	t.Parallel()
+	donor := httptest.NewTLSServer(nil)
+	defer donor.Close()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go demandCertificate(conn, donor.TLS.Certificates)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	url := fmt.Sprintf("postgres://u@%s/d?sslmode=require", listener.Addr())
+	_, openErr := Open(ctx, Config{URL: url})
+	for name, err := range map[string]error{"Open": openErr, "Migrate": Migrate(ctx, url, "", nil)} {
+		if !isTLSAlert(err) || errors.Is(err, backlog.ErrUnavailable) {
+			t.Errorf("%s failed with %v", name, err)
+		}
+	}
+}
+
+// demandCertificate begins a session as PostgreSQL does, refuses it for lack of a
+// client certificate, and stays until the client has gone.
+func demandCertificate(conn net.Conn, own []tls.Certificate) {
+	defer conn.Close()
+	if _, err := io.ReadFull(conn, make([]byte, 8)); err != nil { // SSLRequest
+		return
+	}
+	if _, err := conn.Write([]byte("S")); err != nil {
+		return
+	}
+	_ = tls.Server(conn, &tls.Config{Certificates: own, ClientAuth: tls.RequireAnyClientCert}).Handshake()
+	_, _ = io.Copy(io.Discard, conn)
 }
