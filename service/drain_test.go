@@ -125,35 +125,24 @@ func TestDrainWithIdleStalledAndReplayingStreams(t *testing.T) {
 func TestDrainUnderLoad(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db, quickDrain(1500*time.Millisecond, 3*time.Second))
-		recorder := servicetest.NewRecorder()
-		s := stream("drain", "load")
-		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-		defer cancel()
+		f := newFollowed(t, stream("drain", "load"))
 		var current atomic.Pointer[servicetest.Replica]
 		current.Store(w.a)
 		pick := func() fanfarev1.FanfareServiceClient { return current.Load().Client }
-		var following errgroup.Group
-		var followers []*servicetest.Follower
 		for i := range 20 {
-			f := recorder.Follower(fmt.Sprint("follower ", i), s, servicetest.FollowerConfig{Pick: pick})
-			followers = append(followers, f)
-			following.Go(func() error { return f.Run(ctx) })
+			f.start(fmt.Sprint("follower ", i), servicetest.FollowerConfig{Pick: pick})
 		}
-		for _, f := range followers {
-			if err := f.AwaitSubscribed(ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
+		f.awaitSubscribed(len(f.followers))
 		drained := make(chan error, 1)
-		began := recorder.Moment()
-		go func() { drained <- w.a.Drain(ctx) }()
+		began := f.recorder.Moment()
+		go func() { drained <- w.a.Drain(f.ctx) }()
 		// New calls go to b once a's health would say so.
 		current.Store(w.b)
 		publishing, published := true, 0
 		for i := 0; publishing; i++ {
-			_, err := tryRecordedBatch(t, recorder, w.b, s, 2, i)
+			_, err := tryRecordedBatch(t, f.recorder, w.b, f.stream, 2, i)
 			if err == nil {
-				_, err = record(ctx, recorder, "ephemeral", w.b, ephemeral(s, fmt.Sprint("ephemeral ", i)))
+				_, err = record(f.ctx, f.recorder, "ephemeral", w.b, ephemeral(f.stream, fmt.Sprint("ephemeral ", i)))
 			}
 			switch {
 			case err == nil:
@@ -174,18 +163,8 @@ func TestDrainUnderLoad(t *testing.T) {
 			t.Errorf("only %d batches were published during the drain", published)
 		}
 		current.Store(w.successor())
-		last := recordedBatch(t, recorder, current.Load(), s, 1, -1)
-		for _, f := range followers {
-			if err := f.AwaitLast(ctx, position(last)); err != nil {
-				t.Error(err)
-			}
-		}
-		cancel()
-		if err := following.Wait(); err != nil {
-			t.Error(err)
-		}
-		run := recorder.Run()
-		servicetest.Check(t, run, servicetest.Unbroken)
+		f.awaitLast(recordedBatch(t, f.recorder, current.Load(), f.stream, 1, -1))
+		run := f.finish()
 		for _, s := range run.Subscribers {
 			deliveredUntilSentAway(t, run, s, began)
 		}

@@ -23,19 +23,10 @@ import (
 func TestOrderOfBothKinds(t *testing.T) {
 	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Notifications}, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db, func(c *servicetest.Config) { c.Hub.ReReadInterval = 2 * time.Millisecond })
-		recorder := servicetest.NewRecorder()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-		defer cancel()
-		rounds := 60
-		if inLongForm() {
-			rounds = 2000
-		}
+		rounds := form(60, 2000)
 		const publishers, steady, restless = 3, 3, 4
-		s := stream("ephemeral", "order")
-		followCtx, stop := context.WithCancel(ctx)
-		defer stop()
-		var following, publishing, forging errgroup.Group
-		var followers []*servicetest.Follower
+		f := newFollowed(t, stream("ephemeral", "order"))
+		var publishing, forging errgroup.Group
 		for i := range steady + restless {
 			calls := 0
 			cfg := servicetest.FollowerConfig{Pick: func() fanfarev1.FanfareServiceClient {
@@ -45,19 +36,13 @@ func TestOrderOfBothKinds(t *testing.T) {
 			if i >= steady {
 				cfg.ReconnectEvery = 30 * time.Millisecond
 			}
-			f := recorder.Follower(fmt.Sprint("follower ", i), s, cfg)
-			followers = append(followers, f)
-			following.Go(func() error { return f.Run(followCtx) })
+			f.start(fmt.Sprint("follower ", i), cfg)
 		}
-		for _, f := range followers[:steady] {
-			if err := f.AwaitSubscribed(ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
+		f.awaitSubscribed(steady)
 		mallory := w.sql()
 		forging.Go(func() error {
-			for followCtx.Err() == nil {
-				if _, err := mallory.Exec(ctx, "select pg_notify('fanfare_fanfare', 'hello'), pg_sleep(0.1)"); err != nil {
+			for f.follow.Err() == nil {
+				if _, err := mallory.Exec(f.ctx, "select pg_notify('fanfare_fanfare', 'hello'), pg_sleep(0.1)"); err != nil {
 					return err
 				}
 			}
@@ -66,7 +51,7 @@ func TestOrderOfBothKinds(t *testing.T) {
 		for p := range publishers {
 			publishing.Go(func() error {
 				for i := range rounds {
-					if err := publishPairs(ctx, recorder, fmt.Sprint("publisher ", p), w.a, s, i); err != nil {
+					if err := publishPairs(f.ctx, f.recorder, fmt.Sprint("publisher ", p), w.a, f.stream, i); err != nil {
 						return err
 					}
 				}
@@ -76,23 +61,11 @@ func TestOrderOfBothKinds(t *testing.T) {
 		if err := publishing.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		last, err := record(ctx, recorder, "last", w.a, newFrame(s, "last"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range followers {
-			if err := f.AwaitLast(ctx, position(last)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		stop()
-		if err := following.Wait(); err != nil {
-			t.Error(err)
-		}
+		f.awaitLast(recordedBatch(t, f.recorder, w.a, f.stream, 1, -1))
+		f.finish()
 		if err := forging.Wait(); err != nil {
 			t.Error(err)
 		}
-		servicetest.Check(t, recorder.Run(), servicetest.Unbroken)
 	})
 }
 

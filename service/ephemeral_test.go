@@ -343,35 +343,23 @@ func (r *reader) untilEnd() error {
 func TestGuaranteesOfEphemeralFrames(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db)
-		recorder := servicetest.NewRecorder()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		s := stream("ephemeral", "guarantees")
-		followCtx, stop := context.WithCancel(ctx)
-		defer stop()
-		var following, publishing errgroup.Group
-		var followers []*servicetest.Follower
+		f := newFollowed(t, stream("ephemeral", "guarantees"))
 		const steady = 6
 		for i := range 2 * steady {
 			cfg := servicetest.FollowerConfig{Pick: func() fanfarev1.FanfareServiceClient { return []*servicetest.Replica{w.a, w.b}[i%2].Client }}
 			if i >= steady {
 				cfg.ReconnectEvery = 100 * time.Millisecond
 			}
-			f := recorder.Follower(fmt.Sprint("follower ", i), s, cfg)
-			followers = append(followers, f)
-			following.Go(func() error { return f.Run(followCtx) })
+			f.start(fmt.Sprint("follower ", i), cfg)
 		}
-		for _, f := range followers[:steady] {
-			if err := f.AwaitSubscribed(ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
+		f.awaitSubscribed(steady)
+		var publishing errgroup.Group
 		for p := range 4 {
 			publishing.Go(func() error {
 				for i := range 250 {
-					f := newFrame(s, fmt.Sprint(p, "/", i, strings.Repeat(" ", i%7*2000)))
-					f.Ephemeral = i%4 != 0
-					if _, err := record(ctx, recorder, fmt.Sprint("publisher ", p), w.a, f); err != nil {
+					frame := newFrame(f.stream, fmt.Sprint(p, "/", i, strings.Repeat(" ", i%7*2000)))
+					frame.Ephemeral = i%4 != 0
+					if _, err := record(f.ctx, f.recorder, fmt.Sprint("publisher ", p), w.a, frame); err != nil {
 						return err
 					}
 				}
@@ -381,29 +369,17 @@ func TestGuaranteesOfEphemeralFrames(t *testing.T) {
 		if err := publishing.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		last, err := record(ctx, recorder, "last", w.a, newFrame(s, "last"))
-		if err != nil {
+		f.awaitLast(recordedBatch(t, f.recorder, w.a, f.stream, 1, -1))
+		end := ephemeral(f.stream, "end")
+		if _, err := record(f.ctx, f.recorder, "last", w.a, end); err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range followers {
-			if err := f.AwaitLast(ctx, position(last)); err != nil {
+		for _, follower := range f.followers[:steady] {
+			if err := follower.AwaitEphemeral(f.ctx, servicetest.ContentOf(end)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		end := ephemeral(s, "end")
-		if _, err := record(ctx, recorder, "last", w.a, end); err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range followers[:steady] {
-			if err := f.AwaitEphemeral(ctx, servicetest.ContentOf(end)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		stop()
-		if err := following.Wait(); err != nil {
-			t.Error(err)
-		}
-		servicetest.Check(t, recorder.Run(), servicetest.Unbroken)
+		f.finish()
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -103,44 +102,28 @@ func TestSubscriptionsEndAtTheirAge(t *testing.T) {
 func TestFollowersResumeThroughTheirAges(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db, maxStreamAge(60*time.Millisecond))
-		recorder := servicetest.NewRecorder()
-		s := stream("age", "followed")
+		f := newFollowed(t, stream("age", "followed"))
 		const stored = 3000
-		recordedBatch(t, recorder, w.a, s, stored, 0)
+		recordedBatch(t, f.recorder, w.a, f.stream, stored, 0)
 
-		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-		defer cancel()
 		counter := &countingPick{client: w.b.Client}
 		kinds := map[string]servicetest.FollowerConfig{
-			"live":      {Start: live(s)},
+			"live":      {Start: live(f.stream)},
 			"replaying": {},
 			// A response has dozens of frames while it replays.
 			"slow": {Rest: 20 * time.Millisecond},
 		}
-		var following errgroup.Group
-		var followers []*servicetest.Follower
 		for kind, cfg := range kinds {
 			for i := range 5 {
 				cfg.Pick = counter.pick
-				f := recorder.Follower(fmt.Sprint(kind, " ", i), s, cfg)
-				followers = append(followers, f)
-				following.Go(func() error { return f.Run(ctx) })
+				f.start(fmt.Sprint(kind, " ", i), cfg)
 			}
 		}
-		for round := 1; counter.calls() < 200 && ctx.Err() == nil; round++ {
-			recordedBatch(t, recorder, w.a, s, 3, round)
+		for round := 1; counter.calls() < 200 && f.ctx.Err() == nil; round++ {
+			recordedBatch(t, f.recorder, w.a, f.stream, 3, round)
 		}
-		last := recordedBatch(t, recorder, w.a, s, 1, -1)
-		for _, f := range followers {
-			if err := f.AwaitLast(ctx, position(last)); err != nil {
-				t.Error(err)
-			}
-		}
-		cancel()
-		if err := following.Wait(); err != nil {
-			t.Error(err)
-		}
-		servicetest.Check(t, recorder.Run(), servicetest.Unbroken)
+		f.awaitLast(recordedBatch(t, f.recorder, w.a, f.stream, 1, -1))
+		f.finish()
 	})
 }
 

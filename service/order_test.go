@@ -1,7 +1,6 @@
 package service_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -18,34 +17,23 @@ import (
 func TestManyWritersOneOrder(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db)
-		s := stream("order", "")
+		f := newFollowed(t, stream("order", ""))
 		const publishers, each = 16, 250
-		recorder := servicetest.NewRecorder()
 		pick := func(r *servicetest.Replica) func() fanfarev1.FanfareServiceClient {
 			return func() fanfarev1.FanfareServiceClient { return r.Client }
 		}
-		followers := []*servicetest.Follower{
-			recorder.Follower("on a", s, servicetest.FollowerConfig{Pick: pick(w.a)}),
-			recorder.Follower("on b", s, servicetest.FollowerConfig{Pick: pick(w.b)}),
-			recorder.Follower("reconnecting", s, servicetest.FollowerConfig{Pick: pick(w.b), ReconnectEvery: 200 * time.Millisecond}),
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-		defer cancel()
-		var following, publishing errgroup.Group
-		for _, f := range followers {
-			following.Go(func() error { return f.Run(ctx) })
-		}
+		f.start("on a", servicetest.FollowerConfig{Pick: pick(w.a)})
+		f.start("on b", servicetest.FollowerConfig{Pick: pick(w.b)})
+		f.start("reconnecting", servicetest.FollowerConfig{Pick: pick(w.b), ReconnectEvery: 200 * time.Millisecond})
+		var publishing errgroup.Group
 		for p := range publishers {
 			publishing.Go(func() error {
-				client := []*servicetest.Replica{w.a, w.b}[p%2].Client
+				r := []*servicetest.Replica{w.a, w.b}[p%2]
 				for i := range each {
-					f := newFrame(s, fmt.Sprintf("%d/%d", p, i))
-					attempt := recorder.Publishing(fmt.Sprint("publisher ", p), f)
-					answer, err := client.Publish(ctx, &fanfarev1.PublishRequest{Frame: f})
-					if err != nil {
+					frame := newFrame(f.stream, fmt.Sprintf("%d/%d", p, i))
+					if _, err := record(f.ctx, f.recorder, fmt.Sprint("publisher ", p), r, frame); err != nil {
 						return err
 					}
-					attempt.Confirmed(position(answer.GetPosition()), false)
 				}
 				return nil
 			})
@@ -53,19 +41,10 @@ func TestManyWritersOneOrder(t *testing.T) {
 		if err := publishing.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		last := recordedBatch(t, recorder, w.a, s, 1, 0)
-		late := recorder.Follower("late", s, servicetest.FollowerConfig{Pick: pick(w.b)})
-		following.Go(func() error { return late.Run(ctx) })
-		for _, f := range append(followers, late) {
-			if err := f.AwaitLast(ctx, position(last)); err != nil {
-				t.Error(err)
-			}
-		}
-		cancel()
-		if err := following.Wait(); err != nil {
-			t.Error(err)
-		}
-		servicetest.Check(t, recorder.Run(), servicetest.Unbroken)
+		last := recordedBatch(t, f.recorder, w.a, f.stream, 1, 0)
+		f.start("late", servicetest.FollowerConfig{Pick: pick(w.b)})
+		f.awaitLast(last)
+		f.finish()
 	})
 }
 
