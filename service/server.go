@@ -135,8 +135,8 @@ func (s *Server) Register(g reflection.GRPCServer) {
 }
 
 // Run keeps readiness up to date, and logs how many calls failed, until ctx ends,
-// and returns nil. Until it has
-// seen the store answer and the bus listen, the health service says NOT_SERVING.
+// and returns nil. Until it has seen the store answer and the bus listen, the health
+// service says NOT_SERVING.
 func (s *Server) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { return s.health.run(ctx) })

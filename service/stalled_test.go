@@ -47,11 +47,11 @@ const (
 	crowdSize = 1024
 )
 
-// 1,000 subscribers of one stream, 100 of
-// them stalled, 200 frames a second of 1 KiB. The others do not notice, the
-// server's memory stays flat, and every stalled one either catches up completely
-// when it reads again, or has been ended with a reason and a position from which
-// the rest comes. The short form has fewer of everything and checks no times.
+// 1,000 subscribers of one stream, 100 of them stalled, 200 frames a second of 1 KiB.
+// The others do not notice, the server's memory stays flat, and every stalled one
+// either catches up completely when it reads again, or has been ended with a reason
+// and a position from which the rest comes. The short form has fewer of everything
+// and checks no times.
 func TestStalledSubscribers(t *testing.T) {
 	alongside(t)
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {

@@ -108,8 +108,8 @@ func (j *janitor) sweep(ctx context.Context) error {
 
 // repeat runs do in transactions of their own until it reports that there is no
 // more. A transaction whose COMMIT failed is made again with what is left to do;
-// what the first one had done waits for the next sweep. After each it rests for a multiple of what that took, so that publishers
-// have the rest of the time.
+// what the first one had done waits for the next sweep. After each it rests for a
+// multiple of what that took, so that publishers have the rest of the time.
 func (j *janitor) repeat(ctx context.Context, do func(context.Context, *sql.Conn) (more bool, err error)) error {
 	for more := true; more; {
 		var began time.Time // after the wait for the turn
