@@ -165,7 +165,9 @@ func TestBusTellsOfWhatMayBeMissed(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if got := o.diary.story(); got != "" {
+				// The first of the two of a replay is a hint, too; the other is one of its own,
+				// a second later, if the bus has taken the first before it came.
+				if got := o.diary.story(); got != "" && (name != "replay" || got != "hint") {
 					t.Errorf("and later: %s", got)
 				}
 			})
