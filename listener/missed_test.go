@@ -163,7 +163,7 @@ func TestBusTellsOfWhatMayBeMissed(t *testing.T) {
 				if s := o.bus.Stats(); test.want == hint && (s.Hints == 1) != hinted || s.Missed > 1 {
 					t.Errorf("stats %+v", s)
 				}
-				time.Sleep(time.Minute)
+				elapse(time.Minute)
 				synctest.Wait()
 				// The first of the two of a replay is a hint, too; the other is one of its own,
 				// a second later, if the bus has taken the first before it came.
@@ -189,7 +189,7 @@ func TestBusMissesNothingByForgery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffline(t)
 		for _, key := range []Key{{ID: 77, Secret: testKey.Secret}, {ID: testKey.ID, Secret: []byte("guess")}} {
-			time.Sleep(2 * reloadInterval)
+			elapse(2 * reloadInterval)
 			o.notify(EncodeEnvelope(key, Envelope{Origin: 5, PID: 1, Transaction: 200, Index: 1}))
 			synctest.Wait()
 			if got := o.diary.story(); got != "hint" {
@@ -232,9 +232,9 @@ func TestBusPacesMissed(t *testing.T) {
 		begun := time.Now()
 		for range 45 {
 			o.notify("F2\tx")
-			time.Sleep(hintInterval / 10)
+			elapse(hintInterval / 10)
 		}
-		time.Sleep(time.Minute)
+		elapse(time.Minute)
 		synctest.Wait()
 		var after []time.Duration
 		for _, at := range o.diary.missed {
@@ -271,15 +271,15 @@ func TestBusGivesUpParts(t *testing.T) {
 		o := newOffline(t)
 		p := o.payloads(large(1))
 		o.notify(p[0])
-		time.Sleep(partPatience - time.Second)
+		elapse(partPatience - time.Second)
 		synctest.Wait()
 		o.notify(p[1])
-		time.Sleep(partPatience - time.Second)
+		elapse(partPatience - time.Second)
 		synctest.Wait()
 		if got := o.diary.story(); got != "" {
 			t.Fatalf("the sink was told: %s", got)
 		}
-		time.Sleep(2 * time.Second)
+		elapse(2 * time.Second)
 		synctest.Wait()
 		if got := o.diary.story(); got != "missed" || o.bus.assembler.text.Cap() != 0 {
 			t.Fatalf("the sink was told: %s; %d bytes are held", got, o.bus.assembler.text.Cap())
@@ -289,7 +289,7 @@ func TestBusGivesUpParts(t *testing.T) {
 			o.notify(rest)
 		}
 		o.publish(large(2))
-		time.Sleep(time.Minute)
+		elapse(time.Minute)
 		synctest.Wait()
 		if got := o.diary.story(); got != "e2" || o.bus.Stats().BrokenEntries != 1 {
 			t.Fatalf("the sink was told: %s; stats %+v", got, o.bus.Stats())
@@ -306,7 +306,7 @@ func TestBusKeepsPartsOverAStuckSink(t *testing.T) {
 		o.notify(p[0])
 		o.notify(p[1])
 		synctest.Wait()
-		time.Sleep(10 * partPatience)
+		elapse(10 * partPatience)
 		synctest.Wait()
 		for _, rest := range p[2:] {
 			o.notify(rest)
@@ -331,7 +331,7 @@ func TestBusLosesConnectionWithinParts(t *testing.T) {
 			o.notify(rest)
 		}
 		o.publish(large(2))
-		time.Sleep(time.Minute)
+		elapse(time.Minute)
 		synctest.Wait()
 		if got := o.diary.story(); got != "lost listening e2" || o.bus.Stats().BrokenEntries != 1 {
 			t.Fatalf("the sink was told: %s; stats %+v", got, o.bus.Stats())

@@ -78,7 +78,7 @@ func TestPollFollowsTheServer(t *testing.T) {
 		}
 		for _, step := range steps {
 			step.do()
-			time.Sleep(step.after) // virtual
+			elapse(step.after)
 			synctest.Wait()
 			if got := s.story(); got != step.want {
 				t.Fatalf("%s: the sink was told %q, want %q", step.name, got, step.want)
@@ -99,12 +99,12 @@ func TestPollIsPaced(t *testing.T) {
 		o, logs := &origins{origin: 5}, &logBuffer{}
 		p := NewPoll(PollConfig{Origin: o.ask, Interval: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(logs, nil))})
 		run(t, func(ctx context.Context) error { return p.Run(ctx, &sink{}) })
-		time.Sleep(10*time.Second + time.Millisecond) // virtual
+		elapse(10*time.Second + time.Millisecond)
 		if n := o.questions(); n != 101 {
 			t.Errorf("%d questions in 10 s at an interval of 100 ms", n)
 		}
 		o.set(0, errors.New("connection refused"), false)
-		time.Sleep(time.Minute)
+		elapse(time.Minute)
 		if n := o.questions(); n < 20 || n > 50 {
 			t.Errorf("%d questions in a minute without an answer", n)
 		}
@@ -123,9 +123,9 @@ func TestPollComesBackSoon(t *testing.T) {
 		run(t, func(ctx context.Context) error { return p.Run(ctx, &sink{}) })
 		synctest.Wait()
 		o.set(0, errors.New("connection refused"), false)
-		time.Sleep(time.Hour + time.Millisecond) // virtual
+		elapse(time.Hour + time.Millisecond)
 		o.set(5, nil, false)
-		time.Sleep(2 * maxPollRetry)
+		elapse(2 * maxPollRetry)
 		if p.Current().Number != 2 {
 			t.Errorf("%s after the server is back: the current listening is %+v", 2*maxPollRetry, p.Current())
 		}
@@ -153,13 +153,13 @@ func TestPollEnsure(t *testing.T) {
 		}
 		ensured := make(chan error, 1)
 		go func() { _, err := p.Ensure(bounded(time.Minute)); ensured <- err }()
-		time.Sleep(10 * time.Second) // virtual
+		elapse(10 * time.Second)
 		o.set(5, nil, false)
 		if err := <-ensured; err != nil {
 			t.Errorf("Ensure when the server has come = %v", err)
 		}
 		o.set(0, away, false)
-		time.Sleep(2 * time.Second)
+		elapse(2 * time.Second)
 		go func() { _, err := p.Ensure(context.Background()); ensured <- err }()
 		synctest.Wait()
 		stop()

@@ -222,3 +222,6 @@ func crashBackend(t testing.TB, url string) {
 		t.Fatal(err)
 	}
 }
+
+// elapse lets the clock of a synctest bubble, which no test waits for, run on.
+func elapse(d time.Duration) { time.Sleep(d) }

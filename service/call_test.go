@@ -114,7 +114,7 @@ func TestDrainWaitsForLastWords(t *testing.T) {
 		}()
 		synctest.Wait()
 		close(s.ending)
-		time.Sleep(s.cfg.DrainGrace + 10*lastWords) // virtual
+		elapse(s.cfg.DrainGrace + 10*lastWords)
 		close(answered)
 		if err := <-ended; err != nil {
 			t.Errorf("it ended with %v", err)
@@ -240,7 +240,7 @@ func TestAgeAndDrain(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- s.run(&stalledStream{ctx: t.Context()}, waitForClosing, stalledCall) }()
 		// The latest moment at which the call is not too old whatever its own age is.
-		time.Sleep(s.cfg.MaxStreamAge*9/10 - time.Nanosecond) // virtual
+		elapse(s.cfg.MaxStreamAge*9/10 - time.Nanosecond)
 		s.cfg.DrainGrace = 10 * s.cfg.MaxStreamAge
 		s.calls.Store(1e9) // partings are spread over the whole grace
 		close(s.ending)
@@ -303,7 +303,7 @@ func TestCallsAreCountedExactly(t *testing.T) {
 					if n := s.calls.Load(); n < 0 || n > limit {
 						t.Errorf("%d calls are counted", n)
 					}
-					time.Sleep(time.Duration(client+round) * time.Millisecond) // virtual
+					elapse(time.Duration(client+round) * time.Millisecond)
 				}
 			})
 		}

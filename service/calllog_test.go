@@ -84,15 +84,15 @@ func TestOutageDoesNotFloodTheLog(t *testing.T) {
 		var g sync.WaitGroup
 		for i := range publishers {
 			g.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond)
+				elapse(time.Duration(i) * time.Millisecond)
 				for range int(outage / retry) {
 					w.call(publishMethod, errAway)
-					time.Sleep(retry)
+					elapse(retry)
 				}
 			})
 		}
 		g.Wait()
-		time.Sleep(callLogInterval)
+		elapse(callLogInterval)
 		count, failures := w.logged()
 		if most := int(outage/callLogInterval) + 2; count > most || count < most-3 {
 			t.Errorf("an outage of %s made %d lines", outage, count)
@@ -107,7 +107,7 @@ func TestOutageDoesNotFloodTheLog(t *testing.T) {
 			}
 		}
 		// The next outage is told of at once again.
-		time.Sleep(2 * callLogInterval)
+		elapse(2 * callLogInterval)
 		w.call(publishMethod, errAway)
 		if again, _ := w.logged(); again != count+1 {
 			t.Errorf("the first failure after a while made %d lines", again-count)
@@ -138,7 +138,7 @@ func TestEachKindOfFailureIsLogged(t *testing.T) {
 		if count, _ := w.logged(); count != len(kinds)+2 {
 			t.Errorf("%d lines for %d kinds of failures", count, len(kinds))
 		}
-		time.Sleep(callLogInterval)
+		elapse(callLogInterval)
 		synctest.Wait()
 		if count, failures := w.logged(); count != 2*len(kinds)+1 || failures != 3*len(kinds) {
 			t.Errorf("%d lines tell of %d failures", count, failures)
@@ -156,7 +156,7 @@ func TestFaultsAreLoggedWithinBounds(t *testing.T) {
 		if count, _ := w.logged(); count != errorsAtOnce {
 			t.Errorf("1000 faults made %d lines at once", count)
 		}
-		time.Sleep(callLogInterval)
+		elapse(callLogInterval)
 		synctest.Wait()
 		count, failures := w.logged()
 		line, _ := w.log.last()
@@ -175,7 +175,7 @@ func TestNormalEndsAreNotLogged(t *testing.T) {
 			w.call(fanfarev1.FanfareService_Subscribe_FullMethodName, oldAgeFailure(time.Second))
 			w.call(publishMethod, nil)
 		}
-		time.Sleep(callLogInterval)
+		elapse(callLogInterval)
 		synctest.Wait()
 		w.call(publishMethod, errAway) // the log works
 		if count, _ := w.logged(); count != 1 {
@@ -212,7 +212,7 @@ func TestRefusedFramesDoNotFloodTheLog(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(callLogInterval)
+		elapse(callLogInterval)
 		synctest.Wait()
 		if count, failures := w.logged(); count != 2 || failures != streams*frames {
 			t.Errorf("%d lines tell of %d failures", count, failures)

@@ -317,3 +317,6 @@ func eventually(t *testing.T, what string, condition func() bool) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// elapse lets the clock of a synctest bubble, which no test waits for, run on.
+func elapse(d time.Duration) { time.Sleep(d) }

@@ -50,9 +50,9 @@ func readHealthz(t *testing.T, s *Server) (code int, document healthz) {
 func TestHealthzDocument(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // time is 2000-01-01T00:00:00Z
 		s := healthzServer(t, Config{Version: "v1.2.3", Instance: "db1-17"})
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		makeReady(s, time.Now())
-		time.Sleep(1500 * time.Millisecond)
+		elapse(1500 * time.Millisecond)
 		const want = `{
   "status": "ready",
   "since": "2000-01-01T00:00:01Z",
@@ -91,7 +91,7 @@ func TestHealthzFollowsReadiness(t *testing.T) {
 			// check waits for d and checks what is then said.
 			check := func(d time.Duration, ready bool, since time.Duration, reasons ...string) healthz {
 				t.Helper()
-				time.Sleep(d)
+				elapse(d)
 				w.want(ready)
 				code, document := readHealthz(t, s)
 				status, wantCode := "not ready", http.StatusServiceUnavailable
@@ -151,7 +151,7 @@ func TestHealthzOfAStoreThatHangs(t *testing.T) {
 		s := New(store, hub.New(bus, store, EncodeFrame, hub.Config{}), bus, Config{Logger: slog.New(slog.DiscardHandler)})
 		w := &healthWorld{t: t, healthService: s.health, bus: bus}
 		w.running(func() {
-			time.Sleep(10 * time.Second)
+			elapse(10 * time.Second)
 			code, document := readHealthz(t, s)
 			if want := []string{"the store does not answer within 2s"}; code != http.StatusServiceUnavailable || !slices.Equal(document.Reasons, want) {
 				t.Errorf("%d, %q; want %q", code, document.Reasons, want)
