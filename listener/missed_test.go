@@ -142,7 +142,13 @@ func TestBusTellsOfWhatMayBeMissed(t *testing.T) {
 		}, hint},
 		"policy changed": {func(o *offline) { o.notify(o.raw("H")) }, hint},
 		"garbage":        {func(o *offline) { o.notify("x") }, hint},
-		"replay":         {func(o *offline) { p := o.raw("H"); o.notify(p); o.notify(p) }, hint},
+		"replay": {func(o *offline) {
+			// One that is no hint by itself: the bus may have taken it before the other comes.
+			o.transaction++
+			p := EncodeEnvelope(testKey, Envelope{Origin: 5, PID: 1, Transaction: o.transaction, Index: 1})
+			o.notify(p)
+			o.notify(p)
+		}, hint},
 		"of another process": {func(o *offline) {
 			o.bus.inbox.Notify(Notification{PID: 2, Payload: o.raw("H")})
 		}, hint},
@@ -165,9 +171,7 @@ func TestBusTellsOfWhatMayBeMissed(t *testing.T) {
 				}
 				elapse(time.Minute)
 				synctest.Wait()
-				// The first of the two of a replay is a hint, too; the other is one of its own,
-				// a second later, if the bus has taken the first before it came.
-				if got := o.diary.story(); got != "" && (name != "replay" || got != "hint") {
+				if got := o.diary.story(); got != "" {
 					t.Errorf("and later: %s", got)
 				}
 			})

@@ -32,6 +32,8 @@ type Follower struct {
 	changed  chan struct{} // closed and replaced at every event
 	// position is where the follower resumes; nil before the first Subscribed.
 	position *backlog.Position
+	// responses counts what it has taken.
+	responses int
 	// stalls is how many want it to take nothing.
 	stalls int
 }
@@ -119,6 +121,7 @@ func (f *Follower) connection(ctx context.Context) error {
 			f.record(Event{Kind: SawEnd, Explained: explained(ctx, err), Ended: ended(ctx, err)}, nil)
 			return err
 		}
+		f.took()
 		f.take(request, response)
 		if f.cfg.Rest > 0 {
 			pause(ctx, f.cfg.Rest)
@@ -213,6 +216,12 @@ func (f *Follower) record(e Event, position *fanfarev1.Position) {
 func (f *Follower) changeLocked() {
 	close(f.changed)
 	f.changed = make(chan struct{})
+}
+
+func (f *Follower) took() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.responses++
 }
 
 // Stall makes the follower take nothing after its next response, as a client that
