@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -67,14 +68,18 @@ func (db Database) HoldNotifyLock(ctx context.Context) (release func() error, er
 		closeSession(conn)
 		return nil, err
 	}
+	var enough atomic.Bool
 	committed := make(chan struct{})
-	go func() {
+	go func() { // again until one waits: the server applies the setting a little later
 		defer close(committed)
 		defer closeSession(conn)
-		// It fails if somebody ends the session, which lets the lock go.
-		_, _ = conn.Exec(context.WithoutCancel(ctx), "with n as (insert into public.foreign_table values (1) returning pg_notify('foreign', '')) select from n")
+		var err error // it fails if somebody ends the session, which lets the lock go
+		for err == nil && !enough.Load() {
+			_, err = conn.Exec(context.WithoutCancel(ctx), "with n as (insert into public.foreign_table values (1) returning pg_notify('foreign', '')) select from n")
+		}
 	}()
 	return func() error {
+		enough.Store(true)
 		err := db.demandStandby(context.WithoutCancel(ctx), "default")
 		if err == nil {
 			<-committed
