@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,9 @@ const (
 	// Half of it is seldom enough to cost nothing, and early enough that a server
 	// never waits.
 	windowDebt = maxWindow / 2
+	// maxReadFrame is the longest frame that a server may send without having been
+	// told otherwise (RFC 9113, section 6.5.2).
+	maxReadFrame = 16 << 10
 	// maxOutbox bounds what waits for a server that does not read, in bytes.
 	maxOutbox = 64 << 20
 	// maxStreamID is the last one; a connection cannot open further streams.
@@ -88,10 +92,15 @@ type Conn struct {
 	blocked []*stream
 }
 
-// Dial connects to a server without TLS and waits for its SETTINGS.
+// Dial connects to a server without TLS, at host:port or unix:///PATH, and waits for
+// its SETTINGS.
 func Dial(ctx context.Context, address string, o Options) (*Conn, error) {
+	network, where := "tcp", address
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		network, where = "unix", path
+	}
 	var d net.Dialer
-	socket, err := d.DialContext(ctx, "tcp", address)
+	socket, err := d.DialContext(ctx, network, where)
 	if err != nil {
 		return nil, err
 	}

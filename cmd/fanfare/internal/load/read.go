@@ -14,6 +14,7 @@ import (
 func (c *Conn) read() {
 	framer := http2.NewFramer(nil, c.in)
 	framer.SetReuseFrames()
+	framer.SetMaxReadFrameSize(maxReadFrame)
 	for {
 		frame, err := framer.ReadFrame()
 		if err == nil {

@@ -274,7 +274,7 @@ func TestErrorsAreThoseOfTheServer(t *testing.T) {
 }
 
 func TestSubscriptionsEndOfThemselves(t *testing.T) {
-	replica := startReplica(t)
+	replica := startReplica(t, func(c *servicetest.Config) { c.Service.DrainDelay = -1 })
 	c := connect(t, replica.Addr, Options{})
 	publish(t, c, &fanfarev1.NewFrame{Channel: "closed"})
 	closed, drained := newFollower(), newFollower()
