@@ -30,11 +30,12 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if !counted {
 		return c.marshal(v)
 	}
+	o.flight.Ref()
 	out, err := c.marshal(o.message)
 	if err != nil {
+		o.flight.Free()
 		return nil, err
 	}
-	o.flight.Ref()
 	return append(out, o.flight), nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
@@ -27,6 +28,12 @@ type connection struct {
 	taken atomic.Uint64
 	// untaken counts ended calls whose last words are still to be written.
 	untaken atomic.Int64
+	// pages are the places of unary calls that are answered with a page.
+	pages *semaphore.Weighted
+}
+
+func newConnection(conn net.Conn) *connection {
+	return &connection{Conn: conn, gone: make(chan struct{}), pages: semaphore.NewWeighted(maxUntakenPages)}
 }
 
 func (c *connection) Close() error {
@@ -45,7 +52,7 @@ func (c connectionCredentials) ServerHandshake(raw net.Conn) (net.Conn, credenti
 	if err != nil {
 		return nil, nil, err
 	}
-	known := &connection{Conn: conn, gone: make(chan struct{})}
+	known := newConnection(conn)
 	return known, connectionInfo{info, known}, nil
 }
 
@@ -67,7 +74,7 @@ func connectionOf(ctx context.Context) *connection {
 			return info.connection
 		}
 	}
-	return &connection{Conn: noConn{}, gone: make(chan struct{})}
+	return newConnection(noConn{})
 }
 
 type noConn struct{ net.Conn }
@@ -81,8 +88,10 @@ type inFlight struct {
 	mem.SliceBuffer
 	connection *connection
 	references atomic.Int64
-	// landed has room for one: that references came to 0.
+	// landed, if not nil, has room for one: that references came to 0.
 	landed chan struct{}
+	// release, if not nil, is called when they do.
+	release func()
 }
 
 // Ref implements mem.Buffer.
@@ -91,11 +100,15 @@ func (f *inFlight) Ref() { f.references.Add(1) }
 // Free implements mem.Buffer.
 func (f *inFlight) Free() {
 	f.connection.taken.Add(1)
-	if f.references.Add(-1) == 0 {
-		select {
-		case f.landed <- struct{}{}:
-		default:
-		}
+	if f.references.Add(-1) != 0 {
+		return
+	}
+	select {
+	case f.landed <- struct{}{}:
+	default:
+	}
+	if f.release != nil {
+		f.release()
 	}
 }
 

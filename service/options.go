@@ -59,15 +59,18 @@ func maxRequestBytes(maxFrameBytes int) int {
 
 // The order of interceptors, outermost first:
 //
-//  1. Logging sees how the call really ended, a recovered panic included.
-//  2. Ending foreign streams (health's Watch, reflection) at a drain stands
+//  1. The bound of pages that are not taken, since it alone returns something else
+//     than the response.
+//  2. Logging sees how the call really ended, a recovered panic included.
+//  3. Ending foreign streams (health's Watch, reflection) at a drain stands
 //     outside recovery, since it runs what is inside on another goroutine, where
 //     recovery must catch panics.
-//  3. Recovery, next to the handler.
-//  4. Responses are not compressed: per subscriber that costs twenty times the
+//  4. Recovery, next to the handler.
+//  5. Responses are not compressed: per subscriber that costs twenty times the
 //     sending. grpc would answer with the compressor that the client used.
 func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
 	return []grpc.UnaryServerInterceptor{
+		boundUntaken,
 		logging.UnaryServerInterceptor(s.callLog, loggingOptions()...),
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
 		uncompressedUnary,
