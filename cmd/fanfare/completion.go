@@ -37,14 +37,15 @@ var flagWords = map[string][]cobra.Completion{
 	"grpc":             {defaultAddress, unixPrefix + "/"},
 	"server":           {defaultAddress, unixPrefix + "/"},
 	"store":            {"sqlite:", "postgres://"},
+	"database":         {"postgres://"},
 }
 
 // beginnings are flags whose words may go on.
-var beginnings = []string{"grpc", "server", "store"}
+var beginnings = []string{"grpc", "server", "store", "database"}
 
 // fileFlags take the name of a file, directoryFlags that of a directory.
 var (
-	fileFlags      = []string{"file"}
+	fileFlags      = []string{"file", "reference"}
 	directoryFlags = []string{"data-dir"}
 )
 

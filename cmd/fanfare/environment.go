@@ -24,6 +24,7 @@ var exclusions = [][2]string{
 	{"ephemeral", "key"}, {"ephemeral", "expected"},
 	{"from", "last"},
 	{"prefix", "default"},
+	{"self", "server"}, {"database", "server"},
 }
 
 // commandLineOnly marks flags that no variable sets: a command that changes what

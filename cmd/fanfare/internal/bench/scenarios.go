@@ -2,5 +2,10 @@ package bench
 
 // Scenarios returns all scenarios, in the order in which people are shown them.
 func Scenarios() []Scenario {
-	return []Scenario{}
+	return []Scenario{
+		publishScenario(),
+		idleScenario(),
+		replayScenario(),
+		stormScenario(),
+	}
 }
