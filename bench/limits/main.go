@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(serveCommand())
+	root.AddCommand(serveCommand(), publishCommand(), latencyCommand(), replayCommand(), decodeCommand(), queriesCommand(), postgresCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(stderr, "limits:", err)
 		return 1

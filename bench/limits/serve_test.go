@@ -180,7 +180,7 @@ func TestStreamThatDoesNotExistIsEmpty(t *testing.T) {
 // frame after its start, once, in order.
 func TestNoFrameIsLostWhereReplayMeetsLive(t *testing.T) {
 	onBoth(t, func(t *testing.T, mode string) {
-		const frames = 2000
+		const frames = 1000
 		c := startServer(t, "--mode", mode, "--backlog", fmt.Sprint(frames), "--buffer", "2")
 		done := make(chan error, 1)
 		go func() {
