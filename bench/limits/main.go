@@ -41,6 +41,9 @@
 // decode receives announcements that Fanfare's own functions made, decodes them
 // and throws them away.
 //
+// queries counts the statements that read the backlog, and drop removes the schema
+// of a server that was measured: fanfare bench itself speaks no SQL.
+//
 // postgres runs a command with a throwaway PostgreSQL server, optionally with the
 // flush of a slower disk.
 package main
@@ -77,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(serveCommand(), publishCommand(), latencyCommand(), replayCommand(), decodeCommand(), queriesCommand(), postgresCommand())
+	root.AddCommand(serveCommand(), publishCommand(), latencyCommand(), replayCommand(), decodeCommand(), queriesCommand(), dropCommand(), postgresCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(stderr, "limits:", err)
 		return 1

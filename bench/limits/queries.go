@@ -19,8 +19,8 @@ func queriesCommand() *cobra.Command {
 	var database string
 	cmd := &cobra.Command{
 		Use:   "queries",
-		Short: "Count the statements so far that read frames of a database",
-		Long: `Counts the statements so far that read frames of a database, from whatever
+		Short: "Count the statements so far that read the backlog in a database",
+		Long: `Counts the statements so far that read the backlog in a database, of whatever
 schema, by its extension pg_stat_statements. Prints null if the server has not
 loaded that.`,
 		Args: cobra.NoArgs,
@@ -42,12 +42,13 @@ func countQueries(ctx context.Context, url string) (c counted, err error) {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	// What functions execute is not counted by itself, so statements that write
-	// frames do not name the table.
+	// Statements that write call functions, which name the table where it is not
+	// seen here.
 	const sql = `
 select coalesce(sum(q.calls), 0)::bigint
   from pg_stat_statements q join pg_database d on d.oid = q.dbid
- where d.datname = current_database() and q.query like '%channel_frames%' and q.query not like '%pg_stat_statements%'`
+ where d.datname = current_database() and q.toplevel
+   and (q.query like '%channel_frames%' or q.query like '%stream_states%') and q.query not like '%pg_stat_statements%'`
 	_, err = conn.Exec(ctx, "set client_min_messages = warning; create extension if not exists pg_stat_statements")
 	if err == nil {
 		err = conn.QueryRow(ctx, sql).Scan(&c.Queries)

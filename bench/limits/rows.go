@@ -47,7 +47,7 @@ alter table `+s.schema+`.rows alter column payload set storage external;`)
 
 // drop removes the schema, also when ctx has ended.
 func (s *scratch) drop(ctx context.Context) error {
-	return s.execute(ctx, "set client_min_messages = warning; drop schema "+s.schema+" cascade")
+	return s.execute(ctx, "set client_min_messages = warning; drop schema if exists "+s.schema+" cascade")
 }
 
 // execute goes on when ctx ends: of a statement that was interrupted nobody knows

@@ -141,6 +141,21 @@ func TestNothingIsLeftInTheDatabase(t *testing.T) {
 	}
 }
 
+func TestDropRemovesSchemasOfMeasurementsOnly(t *testing.T) {
+	t.Parallel()
+	url := pgtest.NewDatabase(t)
+	conn := pgtest.Connect(t, url)
+	pgtest.Exec(t, conn, `create schema "fanfare_bench'1"; create table "fanfare_bench'1".t(); create schema fanfare`)
+	ask[struct{}](t, "drop", "--database", url, "--schema", "fanfare_bench'1")
+	ask[struct{}](t, "drop", "--database", url, "--schema", "fanfare_bench'1")
+	if code := run(patient(t), []string{"drop", "--database", url, "--schema", "fanfare"}, io.Discard, io.Discard); code != 1 {
+		t.Errorf("dropping Fanfare's own schema ended with %d", code)
+	}
+	if left := queryText(t, url, "select string_agg(nspname, ' ') from pg_namespace where nspname like 'fanfare%'"); left != "fanfare" {
+		t.Errorf("schemas left: %s", left)
+	}
+}
+
 func TestLatencyIsOfEveryFrame(t *testing.T) {
 	t.Parallel()
 	f := ask[figures](t, "latency", "--database", pgtest.NewDatabase(t), "--rate", "100", "--time", "300ms")
