@@ -44,25 +44,11 @@ func ask[Answer any](t *testing.T, args ...string) (a Answer) {
 	return a
 }
 
-func queryText(t *testing.T, url, sql string, args ...any) string {
-	t.Helper()
-	ctx := patient(t)
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	var text string
-	if err := conn.QueryRow(ctx, sql, args...).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
 // Rows with fewer columns or another index would be another amount of work.
 func TestRowsAreStoredAsFanfareStoresFrames(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)
+	conn := pgtest.Dial(t, url)
 	s, err := newScratch(patient(t), url)
 	if err != nil {
 		t.Fatal(err)
@@ -75,8 +61,8 @@ select concat_ws(E'\n',
   (select string_agg(replace(pg_get_indexdef(i.indexrelid), i.indexrelid::regclass::text, ''), E'\n') from pg_index i where i.indrelid = c.oid and not i.indisprimary),
   c.reloptions, (select t.reloptions from pg_class t where t.oid = c.reltoastrelid))
   from pg_class c where c.oid = $1::regclass`
-	product := queryText(t, url, describe, "fanfare.channel_frames")
-	if got := queryText(t, url, describe, s.schema+".rows"); got != product {
+	product := pgtest.Query[string](t, conn, describe, "fanfare.channel_frames")
+	if got := pgtest.Query[string](t, conn, describe, s.schema+".rows"); got != product {
 		t.Errorf("the table is\n%s\nand Fanfare's is\n%s", got, product)
 	}
 }
@@ -84,6 +70,7 @@ select concat_ws(E'\n',
 func TestEveryPublishIsARow(t *testing.T) {
 	t.Parallel()
 	url := pgtest.NewDatabase(t)
+	conn := pgtest.Dial(t, url)
 	for _, o := range []publishOptions{
 		{callers: 3, streams: 5, bytes: 200, length: short, rows: 512, mode: "row-notify"},
 		{callers: 100, streams: 1, bytes: 0, length: short, rows: 512, mode: "row-notify", newStreams: true},
@@ -100,10 +87,10 @@ func TestEveryPublishIsARow(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stored struct{ Rows, Streams, Bytes, Holes int }
-		text := queryText(t, url, `select json_build_object('rows', count(*), 'streams', count(distinct stream_id), 'bytes', max(size),
+		text := pgtest.Query[[]byte](t, conn, `select json_build_object('rows', count(*), 'streams', count(distinct stream_id), 'bytes', max(size),
 			'holes', sum(case when sequence < 1 then 1 else 0 end) + (select count(*) from (select max(sequence) - count(*) as n from `+s.schema+`.rows group by stream_id) h where n <> 0))
 			from `+s.schema+`.rows`)
-		if err := json.Unmarshal([]byte(text), &stored); err != nil {
+		if err := json.Unmarshal(text, &stored); err != nil {
 			t.Fatal(err)
 		}
 		// What prepares the connections is stored as well.
@@ -124,6 +111,7 @@ func TestEveryPublishIsARow(t *testing.T) {
 func TestNothingIsLeftInTheDatabase(t *testing.T) {
 	t.Parallel()
 	url := pgtest.NewDatabase(t)
+	conn := pgtest.Dial(t, url)
 	for _, args := range [][]string{
 		{"publish", "--time", "10ms", "--callers", "2"},
 		{"publish", "--time", "10ms", "--mode", "rows"},
@@ -135,8 +123,8 @@ func TestNothingIsLeftInTheDatabase(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		_ = run(ctx, append(args, "--database", url, "--time", "1m"), io.Discard, io.Discard)
 		cancel()
-		if n := queryText(t, url, "select count(*)::text from pg_namespace where nspname like 'fanfare%'"); n != "0" {
-			t.Errorf("%s leaves %s schemas", args[0], n)
+		if n := pgtest.Query[int](t, conn, "select count(*) from pg_namespace where nspname like 'fanfare%'"); n != 0 {
+			t.Errorf("%s leaves %d schemas", args[0], n)
 		}
 	}
 }
@@ -144,14 +132,14 @@ func TestNothingIsLeftInTheDatabase(t *testing.T) {
 func TestDropRemovesSchemasOfMeasurementsOnly(t *testing.T) {
 	t.Parallel()
 	url := pgtest.NewDatabase(t)
-	conn := pgtest.Connect(t, url)
+	conn := pgtest.Dial(t, url)
 	pgtest.Exec(t, conn, `create schema "fanfare_bench'1"; create table "fanfare_bench'1".t(); create schema fanfare`)
 	ask[struct{}](t, "drop", "--database", url, "--schema", "fanfare_bench'1")
 	ask[struct{}](t, "drop", "--database", url, "--schema", "fanfare_bench'1")
 	if code := run(patient(t), []string{"drop", "--database", url, "--schema", "fanfare"}, io.Discard, io.Discard); code != 1 {
 		t.Errorf("dropping Fanfare's own schema ended with %d", code)
 	}
-	if left := queryText(t, url, "select string_agg(nspname, ' ') from pg_namespace where nspname like 'fanfare%'"); left != "fanfare" {
+	if left := pgtest.Query[string](t, conn, "select string_agg(nspname, ' ') from pg_namespace where nspname like 'fanfare%'"); left != "fanfare" {
 		t.Errorf("schemas left: %s", left)
 	}
 }
@@ -167,7 +155,8 @@ func TestLatencyIsOfEveryFrame(t *testing.T) {
 func TestReplayReadsWhatFanfareStored(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)
-	queryText(t, url, `select count(*)::text from fanfare.publish_batch(
+	conn := pgtest.Dial(t, url)
+	pgtest.Exec(t, conn, `select from fanfare.publish_batch(
 		array_fill('c'::text, array[300]), array_fill('s'::text, array[300]), array_fill('\x0102030405'::bytea, array[300]))`)
 	args := []string{"replay", "--database", url, "--channel", "c", "--scope", "s", "--frames"}
 	if r := ask[replayed](t, append(args, "250")...); r.Frames != 250 || r.Bytes != 250*5 || r.Seconds <= 0 {
@@ -193,6 +182,7 @@ func TestDecodeReadsItsOwnAnnouncements(t *testing.T) {
 func TestDecodeReadsFanfaresAnnouncements(t *testing.T) {
 	t.Parallel()
 	url := migrated(t)
+	conn := pgtest.Dial(t, url)
 	ended := make(chan decoded, 1)
 	go func() {
 		defer close(ended)
@@ -206,7 +196,7 @@ func TestDecodeReadsFanfaresAnnouncements(t *testing.T) {
 			}
 			return
 		default:
-			queryText(t, url, `select count(*)::text from fanfare.publish_batch(array['c','c','c'], array['1','2','3'], array['a','b','c']::bytea[])`)
+			pgtest.Exec(t, conn, `select from fanfare.publish_batch(array['c','c','c'], array['1','2','3'], array['a','b','c']::bytea[])`)
 		}
 	}
 }
@@ -214,6 +204,7 @@ func TestDecodeReadsFanfaresAnnouncements(t *testing.T) {
 func TestWhatIsNoAnnouncementIsAnError(t *testing.T) {
 	t.Parallel()
 	url := pgtest.NewDatabase(t)
+	conn := pgtest.Dial(t, url)
 	ended := make(chan string, 1)
 	go func() {
 		var stderr bytes.Buffer
@@ -228,7 +219,7 @@ func TestWhatIsNoAnnouncementIsAnError(t *testing.T) {
 			}
 			return
 		default:
-			queryText(t, url, "select pg_notify('c', clock_timestamp()::text)::text")
+			pgtest.Exec(t, conn, "select pg_notify('c', clock_timestamp()::text)")
 		}
 	}
 }
@@ -242,11 +233,12 @@ func TestQueriesOfFramesAreCounted(t *testing.T) {
 	if err := pgbacklog.Migrate(patient(t), url, "fanfare", slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	conn := pgtest.Dial(t, url)
 	before := ask[counted](t, "queries", "--database", url)
 	for range 3 {
-		queryText(t, url, "select count(*)::text from fanfare.channel_frames")
-		queryText(t, url, "select count(*)::text from fanfare.streams")
-		queryText(t, url, "select sequence::text from fanfare.publish('c', 's', 'p')")
+		pgtest.Exec(t, conn, "select from fanfare.channel_frames")
+		pgtest.Exec(t, conn, "select from fanfare.streams")
+		pgtest.Exec(t, conn, "select from fanfare.publish('c', 's', 'p')")
 	}
 	after := ask[counted](t, "queries", "--database", url)
 	if before.Queries == nil || after.Queries == nil || *after.Queries-*before.Queries != 3 {
