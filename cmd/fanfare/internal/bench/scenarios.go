@@ -4,8 +4,11 @@ package bench
 func Scenarios() []Scenario {
 	return []Scenario{
 		publishScenario(),
+		fanoutScenario(),
+		latencyScenario(),
 		idleScenario(),
 		replayScenario(),
 		stormScenario(),
+		slowScenario(),
 	}
 }
