@@ -49,8 +49,8 @@ It puts load on the server at --server, or with --self on one that it starts on
 an embedded store in a temporary directory; with --database on one that it
 starts on a PostgreSQL database, in the schema ` + bench.Schema + `. On a running server
 it publishes to channels that begin with ` + bench.ChannelPrefix + `, and closes their streams
-in the end. Processor time and memory are read from /proc of the server's machine,
-for a running one only with --pid.
+in the end. What processor time and memory a server uses is measured on Linux, of a
+running one only with --pid.
 
 Each figure is the median of --rounds rounds. With --reference, the program of
 bench/limits in Fanfare's repository, each round also measures what Fanfare is
@@ -62,7 +62,7 @@ a failure.
 ` + scenarioTexts(),
 		Example: `  fanfare bench publish --self
   fanfare bench storm many-streams --self --subscribers 1000 --streams 1000
-  fanfare bench idle --server 127.0.0.1:7420 --pid "$(pidof fanfare)"
+  fanfare bench idle --server 127.0.0.1:7420 --pid 4711
   fanfare bench publish 64-callers --database postgres://localhost/bench --reference bin/limits
   fanfare bench replay --self --json | jq .value`,
 		Args:              benchArguments,
@@ -190,13 +190,11 @@ func (o *benchOptions) check() error {
 	return nil
 }
 
-// config is what is measured, and how. What must be known beside the figures is
-// said on standard error.
-func (p *program) benchConfig(ctx context.Context, cmd *cobra.Command, o *benchOptions, report func(bench.Line)) (bench.Config, error) {
+// config is what is measured, and how. A running server must answer.
+func (o *benchOptions) config(ctx context.Context, report func(bench.Line)) (bench.Config, error) {
 	config := bench.Config{
 		Database: o.database, Reference: o.reference, Rounds: o.rounds, Time: o.time, Sizes: o.sizes,
 		Report: report,
-		Note:   func(text string) { p.complain(cmd, text) },
 	}
 	if o.starts() {
 		var err error
@@ -219,16 +217,19 @@ func (p *program) benchConfig(ctx context.Context, cmd *cobra.Command, o *benchO
 // bench measures the scenario and cases that args name.
 func (p *program) bench(ctx context.Context, cmd *cobra.Command, o *benchOptions, args []string) error {
 	report := p.newBenchReport(o.json)
-	config, err := p.benchConfig(ctx, cmd, o, report.add)
+	config, err := o.config(ctx, report.add)
 	if err != nil {
 		return err
 	}
 	progress := p.newProgressLine()
 	config.Progress = progress.show
-	note := config.Note
+	told := map[string]bool{}
 	config.Note = func(text string) {
-		progress.erase()
-		note(text)
+		if !told[text] { // cases have notes in common
+			told[text] = true
+			progress.erase()
+			p.complain(cmd, text)
+		}
 	}
 	scenario := bench.Find(args[0])
 	cases := args[1:]

@@ -155,9 +155,9 @@ func (c *Case) prepare(r *Run) error {
 	if r.Running() && c.Meters && r.PID == 0 {
 		return errors.New("this is about the server's processor time or memory: name its process with --pid, or have a server started with --self")
 	}
-	if r.Running() && c.Restarts && r.Rounds > 1 {
+	if r.Running() && c.Restarts {
 		r.Rounds = 1
-		r.Notef("%s %s: a running server is not restarted, so there is one round, in the state it is in", r.Scenario, r.Case)
+		r.Notef("%s %s: a running server is not restarted: this is one round, in the state it is in", r.Scenario, r.Case)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (r *Run) Fanfare(ctx context.Context, flags ...string) (*Server, error) {
 	if r.Running() {
 		return &Server{Address: r.Server, PID: r.PID}, nil
 	}
-	env, err := r.ownStore()
+	env, err := r.ownStore(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +48,9 @@ func (r *Run) Fanfare(ctx context.Context, flags ...string) (*Server, error) {
 // ownStore makes a place for a started server's store, and returns the
 // environment that names it: a URL may hold a password, which a command line would
 // show to everybody. Variables of this program's own are left out, so that what
-// is measured does not depend on them.
-func (r *Run) ownStore() ([]string, error) {
+// is measured does not depend on them. In a database all servers of a case share
+// one place.
+func (r *Run) ownStore(ctx context.Context) ([]string, error) {
 	var env []string
 	for _, entry := range os.Environ() {
 		if !strings.HasPrefix(entry, "FANFARE_") {
@@ -57,7 +58,7 @@ func (r *Run) ownStore() ([]string, error) {
 		}
 	}
 	if r.Database != "" {
-		return append(env, "FANFARE_STORE="+r.Database, "FANFARE_SCHEMA="+Schema), nil
+		return append(env, "FANFARE_STORE="+r.Database, "FANFARE_SCHEMA="+Schema), r.clearSchema(ctx)
 	}
 	dir, err := os.MkdirTemp("", "fanfare-bench-")
 	if err != nil {
@@ -69,6 +70,24 @@ func (r *Run) ownStore() ([]string, error) {
 
 // Schema is where started servers keep their tables in a PostgreSQL database.
 const Schema = "fanfare_bench"
+
+// clearSchema has a case begin without what an earlier one left in the database,
+// and leave nothing. Without a reference program nobody here speaks SQL.
+func (r *Run) clearSchema(ctx context.Context) error {
+	if r.cleared {
+		return nil
+	}
+	r.cleared = true
+	if r.Config.Reference == "" {
+		r.Notef("the schema %s stays in the database: drop it when you have measured all you want", Schema)
+		return nil
+	}
+	drop := func(ctx context.Context) error {
+		return r.AskReference(ctx, &struct{}{}, "drop", "--database", r.Database, "--schema", Schema)
+	}
+	r.AtEnd(drop)
+	return drop(ctx)
+}
 
 // ReferenceServer returns a server of the reference program, started with these
 // arguments of "limits serve". It may only be called if there is one.
@@ -246,7 +265,7 @@ type ending struct {
 }
 
 // maxEnding bounds it, in bytes.
-const maxEnding = 2000
+const maxEnding = 1500
 
 func (e *ending) Write(p []byte) (int, error) {
 	e.mu.Lock()
@@ -258,8 +277,13 @@ func (e *ending) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// String returns it from the beginning of a line on, if there is one.
 func (e *ending) String() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return strings.TrimSpace(string(e.text))
+	text := strings.TrimSpace(string(e.text))
+	if _, lines, cut := strings.Cut(text, "\n"); cut && len(e.text) == maxEnding {
+		return lines
+	}
+	return text
 }

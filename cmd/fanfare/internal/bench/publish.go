@@ -112,7 +112,7 @@ func publishLatency(ctx context.Context, r *Run) error {
 func reportPublishCPU(r *Run, m *Measured[published]) error {
 	cpu := m.Of(Fanfare, func(p published) float64 { return p.cpu })
 	if math.IsNaN(cpu[0]) {
-		return nil
+		return nil // nobody knows the process
 	}
 	return r.ReportFigure(Figure{What: "server CPU for a publish", Unit: "µs", Values: cpu})
 }
@@ -211,7 +211,9 @@ func (p *publishers) request(i int) ([]byte, error) {
 	return proto.Marshal(&fanfarev1.PublishRequest{Frame: &fanfarev1.NewFrame{Channel: p.channel, Scope: strconv.Itoa(i), Payload: p.payload}})
 }
 
-// run publishes for some time. Every caller's last answer is awaited.
+// run publishes for some time. Every caller's last answer is awaited, also after
+// an interruption: a publish that commits after the streams were closed would open
+// one again.
 func (p *publishers) run(ctx context.Context, length time.Duration) (published, error) {
 	before, err := p.usage()
 	if err != nil {
@@ -257,10 +259,16 @@ func (p *publishers) usage() (Usage, error) {
 	return p.server.Usage()
 }
 
+// answerPatience bounds how long an answer is awaited after an interruption.
+const answerPatience = 5 * time.Second
+
 // call is one caller: it publishes to each stream in turn until the end, and at
 // least once.
 func (p *publishers) call(ctx context.Context, caller int, end time.Time) (took []time.Duration, err error) {
 	conn := p.conns[caller%len(p.conns)]
+	answering, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(answerPatience, cancel) })()
 	for i := caller; ; i += p.callers {
 		stream, request := i%max(1, len(p.streams)), []byte(nil)
 		if p.requests != nil {
@@ -269,7 +277,7 @@ func (p *publishers) call(ctx context.Context, caller int, end time.Time) (took 
 			return nil, err
 		}
 		began := time.Now()
-		response, err := conn.Call(ctx, fanfarev1.FanfareService_Publish_FullMethodName, request)
+		response, err := conn.Call(answering, fanfarev1.FanfareService_Publish_FullMethodName, request)
 		answered := time.Now()
 		if err != nil {
 			return nil, err
@@ -278,7 +286,7 @@ func (p *publishers) call(ctx context.Context, caller int, end time.Time) (took 
 		if err := p.take(stream, response); err != nil {
 			return nil, err
 		}
-		if answered.After(end) {
+		if answered.After(end) || ctx.Err() != nil {
 			return took, nil
 		}
 	}

@@ -17,6 +17,8 @@ type Run struct {
 	Rounds int
 
 	defaults Sizes
+	// cleared is true once the schema in the database has been cleared.
+	cleared bool
 	// ends are what to do at the end, the last one first.
 	ends []func(context.Context) error
 }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/bench"
+)
+
+// Each scenario measures a server that it starts, on a store that nothing is left
+// of.
+func TestBenchOfAServerOfItsOwn(t *testing.T) {
+	temporary := t.TempDir()
+	for _, c := range []struct{ scenario, name, what string }{
+		{"publish", "64-callers", "durable publishes"},
+		{"publish", "new-streams", "server CPU"},
+		{"publish", "one-caller", "p99"},
+		{"idle", "shared-connections", "memory of an idle subscription"},
+		{"replay", "10000-frames", "replay of 300 frames"},
+		{"storm", "many-streams", "caught up"},
+	} {
+		lines := benchLines(t, benchBinary(t, []string{"TMPDIR=" + temporary}, append([]string{c.scenario, c.name, "--self", "--rounds", "2", "--json"}, tiny[c.scenario]...)...))
+		l := find(t, lines, c.name, c.what, "")
+		if l.Rounds != 2 || l.Scenario != c.scenario || l.Ratio != nil || l.Target != nil || l.Parameters["store"] != "sqlite" {
+			t.Errorf("%s: the line is %+v", c.scenario, l)
+		}
+	}
+	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// With the reference program each figure has a ratio, the queries of a storm are
+// counted, and nothing is left in the database.
+func TestBenchAgainstReferences(t *testing.T) {
+	limits := filepath.Join(t.TempDir(), "limits")
+	if out, err := exec.Command("go", "build", "-o", limits, "../../bench/limits").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	database := pgtest.Start(t, "shared_preload_libraries=pg_stat_statements").NewDatabase(t)
+	with := []string{"--database", database, "--reference", limits, "--rounds", "1", "--json"}
+	var lines []bench.Line
+	for _, args := range [][]string{{"publish", "512-callers", "one-caller"}, {"replay"}, {"storm", "one-stream"}, {"idle", "own-connections"}} {
+		r := benchBinary(t, nil, slices.Concat(args, tiny[args[0]], with)...)
+		lines = append(lines, benchLines(t, r)...)
+		if r.stderr != "" {
+			t.Errorf("%q: %s", args, r.stderr)
+		}
+	}
+	for _, c := range []struct{ name, what, reference string }{
+		{"512-callers", "durable publishes", "row and NOTIFY"},
+		{"512-callers", "durable publishes", "the same rows"},
+		{"one-caller", "p50", "row and NOTIFY"},
+		{"10000-frames", "replay", "the bare SELECT"},
+		{"one-stream", "caught up", "bare grpc-go"},
+		{"own-connections", "memory", "bare grpc-go"},
+	} {
+		l := find(t, lines, c.name, c.what, c.reference)
+		if l.Ratio == nil || l.Reference == nil || l.Ratio.Median <= 0 || l.Target != nil || l.Parameters["store"] != "postgresql" {
+			t.Errorf("%+v: the line is %+v", c, l)
+		}
+	}
+	if queries := find(t, lines, "one-stream", "queries", ""); queries.Value < 1 || queries.Value > 40 {
+		t.Errorf("%v queries were counted", queries.Value)
+	}
+	if schemas := pgtest.Query[int](t, pgtest.Dial(t, database), `select count(*)::int from pg_namespace where nspname not like 'pg\_%' and nspname not in ('information_schema', 'public')`); schemas != 0 {
+		t.Errorf("%d schemas are left", schemas)
+	}
+}
