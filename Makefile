@@ -46,6 +46,7 @@ test: $(HEALTH_PROBE) ## Run the tests, with the race detector, on PostgreSQL se
 	@bin=$$(deploy/postgres.sh bin); \
 	echo "PostgreSQL binaries: $$bin$(if $(RACE),,; no C compiler found: the race detector is off)"; \
 	FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_HEALTH_PROBE='$(HEALTH_PROBE)' $(GO_TEST) -timeout 15m ./...
+	@go test -C bench/charts ./...
 
 .PHONY: test-long
 test-long: $(HEALTH_PROBE) ## Run the tests with the long forms of the soak and chaos tests (an hour)
@@ -62,7 +63,22 @@ chaos: ## Break everything around two replicas for TIME (10m) and check the guar
 	go test -count 1 -v -run '^TestChaosCampaign$$' -timeout 0 ./cmd/fanfare
 
 .PHONY: bench
-bench: ## Run the benchmarks
+bench: build ## Measure everything that docs/performance.md tells, and draw it; half an hour
+	$(BUILD) -o '$(BIN)/limits' ./bench/limits
+	@FANFARE_TEST_POSTGRES_BIN="$$(deploy/postgres.sh bin)" bench/run.sh
+	@$(MAKE) charts
+
+.PHONY: charts
+charts: ## Draw bench/results into docs/charts, and write them as a table
+	mkdir -p docs/charts
+	go build -C bench/charts -o '$(abspath $(BIN))/charts' .
+	'$(BIN)/charts' --out docs/charts $(CHARTED) >bench/results/table.md
+
+# In the order of the table.
+CHARTED = $(wildcard $(addprefix bench/results/,sqlite.json postgresql.json postgresql-slow-disk.json))
+
+.PHONY: bench-go
+bench-go: ## Run the Go benchmarks
 	@bin=$$(deploy/postgres.sh bin); \
 	FANFARE_TEST_POSTGRES_BIN="$$bin" go test -p 1 -run '^$$' -bench . -benchmem -timeout 60m ./...
 
@@ -72,6 +88,7 @@ lint: $(STATICCHECK) ## Check formatting, go vet, staticcheck, and the protocol 
 	if [ -n "$$unformatted" ]; then printf 'gofmt would change:\n%s\n' "$$unformatted"; exit 1; fi
 	go vet ./...
 	$(STATICCHECK) ./...
+	cd bench/charts && go vet ./... && $(STATICCHECK) ./...
 	@if command -v npm >/dev/null; then $(MAKE) lint-proto checkgenerate; \
 	else echo 'npm is not installed: the protocol is not linted and gen/ is not compared with it'; fi
 

@@ -28,14 +28,22 @@ func results() []line {
 			Target: &target, AtLeast: atLeast, Met: pointer(value/reference >= target == atLeast), Rounds: 7,
 		}
 	}
-	return []line{
+	lines := []line{
 		compared("publish", "many", "/s", 20_000, 500, "one at a time (a)", 30, true),
 		compared("publish", "many", "/s", 21_000, 40_000, "the limit (b)", 0.5, true),
 		compared("fanout", "1000", "µs", 1.2, 1.1, "bare", 0.9, false),
+		compared("fanout", "growth", "s", 3, 2, "100 subscribers", 1.3, false),
+		compared("fanout", "growth", "s", 3, 2.5, "10 subscribers", 1.3, false),
 		{Scenario: "storm", Case: "queries", What: "queries", Values: around(12), Target: pointer(40.0), Met: pointer(true)},
 		{Scenario: "publish", Case: "alone", What: "server CPU", Unit: "µs", Values: around(3)},
 		{Scenario: "storm", Case: "none", What: "nothing", Values: spread{}, ComparedWith: "nothing", References: &spread{}},
 	}
+	for i, l := range lines {
+		if l.Case == "growth" {
+			lines[i].What += ": 1000 subscribers"
+		}
+	}
+	return lines
 }
 
 func write(t *testing.T, name string, lines []line) string {
@@ -86,6 +94,7 @@ func TestPicturesSayWhatWasMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string][]string{
+		"fanout-growth.svg":       {"fanout: what <is> measured", "|10 subscribers||embedded store||100 subscribers||embedded store||1000 subscribers||embedded store|", "|2.5|", "|2|", "|3|"},
 		"targets.svg":             {"|40×, target ≥ 30×|", "|1.09×, target ≤ 0.9×|", "|12, target ≤ 40|", "publish many: what <is> measured", "(elsewhere)"},
 		"publish-rate.svg":        {"publish: what <is> measured", "|20,000|", "|500|", "|40,000|", "embedded store", "|the limit (b)|", "|per second (logarithmic)|"},
 		"fanout-microseconds.svg": {"|1.2|", "|1.1|", "|bare|", "|µs|"},

@@ -46,7 +46,7 @@ func pictures(places []place) []picture {
 	var kinds []kind
 	for _, p := range places {
 		for _, l := range p.lines {
-			if k := (kind{l.Scenario, l.Unit}); l.References != nil && !slices.Contains(kinds, k) {
+			if k := (kind{l.Scenario, l.Unit}); comparable(l) && !slices.Contains(kinds, k) {
 				kinds = append(kinds, k)
 			}
 		}
@@ -54,6 +54,9 @@ func pictures(places []place) []picture {
 	slices.SortStableFunc(kinds, func(a, b kind) int { return cmp.Compare(a.scenario, b.scenario) })
 	for _, k := range kinds {
 		all = append(all, comparison(places, k.scenario, k.unit))
+	}
+	for _, name := range growing {
+		all = append(all, growth(places, name))
 	}
 	return slices.DeleteFunc(all, func(p picture) bool { return len(p.groups) == 0 })
 }
@@ -86,7 +89,7 @@ func comparison(places []place, scenario, unit string) picture {
 	whats := map[string]bool{}
 	for _, at := range places {
 		for _, l := range at.lines {
-			if l.Scenario == scenario && l.Unit == unit && l.References != nil {
+			if l.Scenario == scenario && l.Unit == unit && comparable(l) {
 				compared[subject{l.Case, l.What}] = true
 				whats[l.What] = true
 			}
@@ -125,6 +128,39 @@ func comparison(places []place, scenario, unit string) picture {
 	}
 	p.logarithmic = p.spans() > 40
 	return p
+}
+
+// growing are cases that compare a size with other sizes of the same: what is
+// measured names the first one after a colon.
+var growing = []string{"growth", "resident-streams"}
+
+// comparable is whether a line compares Fanfare with something else.
+func comparable(l line) bool { return l.References != nil && !slices.Contains(growing, l.Case) }
+
+// growth has a bar for each size of a growing case, from the smallest on.
+func growth(places []place, name string) picture {
+	p := picture{series: []string{fanfare}}
+	for _, at := range places {
+		var groups []group
+		for _, l := range at.lines {
+			if l.Case != name || l.References == nil {
+				continue
+			}
+			what, size, _ := strings.Cut(l.What, ": ")
+			p.name, p.title, p.axis = l.Scenario+"-"+name, l.Scenario+": "+what, l.Unit
+			if len(groups) == 0 {
+				groups = append(groups, sizeOf(at, size, l.Values))
+			}
+			groups = append(groups, sizeOf(at, l.ComparedWith, *l.References))
+		}
+		slices.Reverse(groups)
+		p.groups = append(p.groups, groups...)
+	}
+	return p
+}
+
+func sizeOf(at place, size string, value spread) group {
+	return group{size + "\n" + at.name, []bar{{0, value, amount(value.Median, "")}}}
 }
 
 // group returns the one with a label, which it adds at the end if need be.
