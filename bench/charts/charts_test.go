@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -32,11 +33,12 @@ func results() []line {
 		compared("publish", "many", "/s", 20_000, 500, "one at a time (a)", 30, true),
 		compared("publish", "many", "/s", 21_000, 40_000, "the limit (b)", 0.5, true),
 		compared("fanout", "1000", "µs", 1.2, 1.1, "bare", 0.9, false),
+		compared("fanout", "1000", "", 12, 1, "bare", 2, true),
 		compared("fanout", "growth", "s", 3, 2, "100 subscribers", 1.3, false),
 		compared("fanout", "growth", "s", 3, 2.5, "10 subscribers", 1.3, false),
 		{Scenario: "storm", Case: "queries", What: "queries", Values: around(12), Target: pointer(40.0), Met: pointer(true)},
 		{Scenario: "publish", Case: "alone", What: "server CPU", Unit: "µs", Values: around(3)},
-		{Scenario: "storm", Case: "none", What: "nothing", Values: spread{}, ComparedWith: "nothing", References: &spread{}},
+		{Scenario: "storm", Case: "none", What: "nothing", Unit: "s", Values: spread{}, ComparedWith: "nothing", References: &spread{}},
 	}
 	for i, l := range lines {
 		if l.Case == "growth" {
@@ -94,11 +96,11 @@ func TestPicturesSayWhatWasMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string][]string{
-		"fanout-growth.svg":       {"fanout: what <is> measured", "|10 subscribers||embedded store||100 subscribers||embedded store||1000 subscribers||embedded store|", "|2.5|", "|2|", "|3|"},
+		"fanout-growth.svg":       {"fanout: what <is> measured", "|10 subscribers||embedded store||100 subscribers||embedded store||1000 subscribers||embedded store|", "|2.5|", "|2|", "|3|", "|seconds|"},
 		"targets.svg":             {"|40×, target ≥ 30×|", "|1.09×, target ≤ 0.9×|", "|12, target ≤ 40|", "publish many: what <is> measured", "(elsewhere)"},
 		"publish-rate.svg":        {"publish: what <is> measured", "|20,000|", "|500|", "|40,000|", "embedded store", "|the limit (b)|", "|per second (logarithmic)|"},
 		"fanout-microseconds.svg": {"|1.2|", "|1.1|", "|bare|", "|µs|"},
-		"storm-number.svg":        {"nothing"},
+		"storm-seconds.svg":       {"nothing", "|seconds|"},
 	}
 	files, err := os.ReadDir(out)
 	if err != nil || len(files) != len(want) {
@@ -144,6 +146,23 @@ func TestShareOfATargetIsBelowOneWhereItIsMet(t *testing.T) {
 	}
 	if s := shareOf(spread{Median: 2, Min: 1, Q1: 1.5, Q3: 3, Max: 4}, 4, false); s != (spread{Median: 0.5, Min: 0.25, Q1: 0.375, Q3: 0.75, Max: 1}) {
 		t.Errorf("of at most 4: %+v", s)
+	}
+}
+
+func TestAReferenceHasTheSameColourEverywhere(t *testing.T) {
+	for _, c := range []struct {
+		series []string
+		want   []int
+	}{
+		{[]string{fanfare}, []int{0}},
+		{[]string{fanfare, "bare (c)", "naive (d)"}, []int{0, 3, 4}},
+		{[]string{fanfare, "naive (d)", "bare (c)"}, []int{0, 4, 3}},
+		{[]string{fanfare, "rows (a)", "something", "else"}, []int{0, 1, 2, 3}},
+	} {
+		p := picture{series: c.series}
+		if got := p.colorsOf(len(colors)); !slices.Equal(got, c.want) {
+			t.Errorf("%q have the colours %v, want %v", c.series, got, c.want)
+		}
 	}
 }
 

@@ -19,7 +19,8 @@ var (
 	ink   = color.RGBA{0x1f, 0x23, 0x28, 0xff}
 	faint = color.RGBA{0xd0, 0xd7, 0xde, 0xff}
 	red   = color.RGBA{0xcf, 0x22, 0x2e, 0xff}
-	// colors are of the series. They differ in brightness too.
+	// colors are Fanfare's, those of the references (a) to (d), and one more. They
+	// differ in brightness too.
 	colors = []color.Color{
 		color.RGBA{0x09, 0x69, 0xda, 0xff},
 		color.RGBA{0xbf, 0x87, 0x00, 0xff},
@@ -74,7 +75,7 @@ func (p picture) draw() ([]byte, error) {
 	drawn.Y.Tick.Length = 0
 	drawn.Y.Padding = 0
 
-	b := &bars{picture: p}
+	b := &bars{picture: p, fills: p.colorsOf(len(colors))}
 	b.lay()
 	drawn.X.Min, drawn.X.Max = b.least, b.most
 	if p.logarithmic {
@@ -88,7 +89,7 @@ func (p picture) draw() ([]byte, error) {
 		drawn.Legend.TextStyle = textStyle(10)
 		drawn.Legend.Padding = 4
 		for i, name := range p.series {
-			drawn.Legend.Add(name, swatch{colors[i%len(colors)]})
+			drawn.Legend.Add(name, swatch{colors[b.fills[i]]})
 		}
 	}
 	return p.render(drawn, b.height)
@@ -132,6 +133,7 @@ func rectangle(left, bottom, right, top vg.Length) []vg.Point {
 // lengths.
 type bars struct {
 	picture
+	fills       []int // indexes of colors, by series
 	height      vg.Length
 	labels      []plot.Tick
 	tops        []vg.Length // by group, of its first bar
@@ -207,7 +209,7 @@ func (b *bars) Plot(c draw.Canvas, plt *plot.Plot) {
 // bar draws one, with a thin line for its spread, and its text after it.
 func (b *bars) bar(c draw.Canvas, x func(float64) vg.Length, bar bar, bottom, top vg.Length) {
 	middle := (bottom + top) / 2
-	c.FillPolygon(colors[bar.series%len(colors)], rectangle(c.Min.X, bottom+1, x(bar.value.Median), top-1))
+	c.FillPolygon(colors[b.fills[bar.series]], rectangle(c.Min.X, bottom+1, x(bar.value.Median), top-1))
 	c.StrokeLine2(draw.LineStyle{Color: ink, Width: 0.8}, x(bar.value.Min), middle, x(bar.value.Max), middle)
 	c.FillText(barText(), vg.Point{X: x(bar.value.Max) + 5, Y: middle}, bar.text)
 }

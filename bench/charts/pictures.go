@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -11,7 +12,7 @@ type picture struct {
 	name  string // of its file
 	title string
 	axis  string
-	// series are the names of the bars' colours.
+	// series are the names of what has bars.
 	series []string
 	groups []group
 	// limit, if it is not 0, is drawn as a line across.
@@ -61,10 +62,41 @@ func pictures(places []place) []picture {
 	return slices.DeleteFunc(all, func(p picture) bool { return len(p.groups) == 0 })
 }
 
-// unitNames are units for file names and axes.
-var unitNames = map[string]string{
-	"/s": "rate", "µs": "microseconds", "ms": "milliseconds", "s": "seconds", "B": "bytes", "KB": "kilobytes", "KiB": "kibibytes", "MB": "megabytes", "": "number",
+// letter ends the name of a reference that is known by one.
+var letter = regexp.MustCompile(`\(([a-d])\)$`)
+
+// colorsOf gives each series one of n colours: Fanfare the first, a reference with a
+// letter the same everywhere, and others those that are left.
+func (p *picture) colorsOf(n int) []int {
+	given := make([]int, len(p.series))
+	used := map[int]bool{0: true}
+	for i, name := range p.series {
+		if m := letter.FindStringSubmatch(name); m != nil {
+			given[i] = 1 + int(m[1][0]-'a')
+			used[given[i]] = true
+		}
+	}
+	for i := range p.series {
+		if i == 0 || given[i] != 0 {
+			continue
+		}
+		next := 1
+		for used[next] && next < n-1 {
+			next++
+		}
+		given[i] = next
+		used[next] = true
+	}
+	return given
 }
+
+// unitNames are units for the names of files.
+var unitNames = map[string]string{
+	"/s": "rate", "µs": "microseconds", "ms": "milliseconds", "s": "seconds", "KiB": "kibibytes",
+}
+
+// axes are units for people, where the unit itself says too little.
+var axes = map[string]string{"/s": "per second", "s": "seconds"}
 
 func unitName(unit string) string {
 	if name := unitNames[unit]; name != "" {
@@ -80,10 +112,7 @@ func unitName(unit string) string {
 
 // comparison is of what has a reference in at least one place.
 func comparison(places []place, scenario, unit string) picture {
-	p := picture{name: scenario + "-" + unitName(unit), title: scenario, axis: unit, series: []string{fanfare}}
-	if unit == "/s" {
-		p.axis = "per second"
-	}
+	p := picture{name: scenario + "-" + unitName(unit), title: scenario, axis: cmp.Or(axes[unit], unit), series: []string{fanfare}}
 	type subject struct{ name, what string }
 	compared := map[subject]bool{}
 	whats := map[string]bool{}
@@ -135,7 +164,10 @@ func comparison(places []place, scenario, unit string) picture {
 var growing = []string{"growth", "resident-streams"}
 
 // comparable is whether a line compares Fanfare with something else.
-func comparable(l line) bool { return l.References != nil && !slices.Contains(growing, l.Case) }
+// Counts tell why something is as fast as it is; the table has them.
+func comparable(l line) bool {
+	return l.References != nil && l.Unit != "" && !slices.Contains(growing, l.Case)
+}
 
 // growth has a bar for each size of a growing case, from the smallest on.
 func growth(places []place, name string) picture {
@@ -147,7 +179,7 @@ func growth(places []place, name string) picture {
 				continue
 			}
 			what, size, _ := strings.Cut(l.What, ": ")
-			p.name, p.title, p.axis = l.Scenario+"-"+name, l.Scenario+": "+what, l.Unit
+			p.name, p.title, p.axis = l.Scenario+"-"+name, l.Scenario+": "+what, cmp.Or(axes[l.Unit], l.Unit)
 			if len(groups) == 0 {
 				groups = append(groups, sizeOf(at, size, l.Values))
 			}
