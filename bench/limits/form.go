@@ -13,11 +13,11 @@ import (
 
 // form is in what form frames wait for their subscriptions.
 type form interface {
-	// message returns what is given to SendMsg for one frame, and the size of its
-	// encoding. Many subscriptions send it at once.
-	message(*fanfarev1.Frame) (message any, size int, err error)
-	// join returns one message with all frames of ms, in order.
-	join(ms []any) any
+	// message returns one frame's. Many subscriptions send it at once.
+	message(*fanfarev1.Frame) (*message, error)
+	// join returns what SendMsg takes for one message with all frames of ms, in
+	// order.
+	join(ms []*message) any
 }
 
 func formOf(mode string) (form, error) {
@@ -37,20 +37,20 @@ type encoded struct{ buffers mem.BufferSlice }
 // encodedForm encodes a frame once.
 type encodedForm struct{}
 
-func (encodedForm) message(f *fanfarev1.Frame) (any, int, error) {
+func (encodedForm) message(f *fanfarev1.Frame) (*message, error) {
 	b, err := proto.Marshal(&fanfarev1.SubscribeResponse{Frames: []*fanfarev1.Frame{f}})
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	return &encoded{mem.BufferSlice{mem.SliceBuffer(b)}}, len(b), nil
+	return &message{&encoded{mem.BufferSlice{mem.SliceBuffer(b)}}, len(b)}, nil
 }
 
 // join puts messages one after another, which protobuf reads as one message with
 // the elements of all.
-func (encodedForm) join(ms []any) any {
+func (encodedForm) join(ms []*message) any {
 	joined := &encoded{make(mem.BufferSlice, 0, len(ms))}
 	for _, m := range ms {
-		joined.buffers = append(joined.buffers, m.(*encoded).buffers...)
+		joined.buffers = append(joined.buffers, m.content.(*encoded).buffers...)
 	}
 	return joined
 }
@@ -58,15 +58,15 @@ func (encodedForm) join(ms []any) any {
 // plainForm leaves the encoding to each subscription's SendMsg.
 type plainForm struct{}
 
-func (plainForm) message(f *fanfarev1.Frame) (any, int, error) {
+func (plainForm) message(f *fanfarev1.Frame) (*message, error) {
 	m := &fanfarev1.SubscribeResponse{Frames: []*fanfarev1.Frame{f}}
-	return m, proto.Size(m), nil
+	return &message{m, proto.Size(m)}, nil
 }
 
-func (plainForm) join(ms []any) any {
+func (plainForm) join(ms []*message) any {
 	joined := &fanfarev1.SubscribeResponse{Frames: make([]*fanfarev1.Frame, 0, len(ms))}
 	for _, m := range ms {
-		joined.Frames = append(joined.Frames, m.(*fanfarev1.SubscribeResponse).GetFrames()...)
+		joined.Frames = append(joined.Frames, m.content.(*fanfarev1.SubscribeResponse).GetFrames()...)
 	}
 	return joined
 }

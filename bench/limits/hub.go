@@ -36,21 +36,22 @@ type stream struct {
 	// publisher waits for full channels while it holds it.
 	mu            sync.Mutex
 	head          uint64
-	kept          []kept // the newest frames, at most twice the backlog; elements never change
+	kept          []*message // the newest frames, at most twice the backlog; elements never change
 	subscriptions []*subscription
 }
 
-// kept is a frame of the backlog.
-type kept struct {
-	message any
-	size    int
+// message is one frame. Subscriptions share it, and their channels hold pointers:
+// half of what interfaces take.
+type message struct {
+	content any // for SendMsg
+	size    int // of its encoding
 }
 
 // subscription is one Subscribe call.
 type subscription struct {
 	stream   *stream
 	index    int // in stream.subscriptions; guarded by stream.mu
-	messages chan any
+	messages chan *message
 	left     chan struct{} // closed when nobody reads messages any more
 }
 
@@ -84,7 +85,7 @@ func (h *hub) publish(f *fanfarev1.NewFrame) (*fanfarev1.PublishResponse, error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	position := h.position(s.head + 1)
-	m, size, err := h.form.message(&fanfarev1.Frame{
+	m, err := h.form.message(&fanfarev1.Frame{
 		Position: position, Created: timestamppb.Now(),
 		Payload: f.GetPayload(), ContentType: f.GetContentType(), EventType: f.GetEventType(), Headers: f.GetHeaders(),
 	})
@@ -93,7 +94,7 @@ func (h *hub) publish(f *fanfarev1.NewFrame) (*fanfarev1.PublishResponse, error)
 	}
 	s.head++
 	if h.backlog > 0 {
-		s.keep(kept{m, size})
+		s.keep(m)
 	}
 	for _, sub := range s.subscriptions {
 		select {
@@ -118,17 +119,17 @@ func (h *hub) position(sequence uint64) *fanfarev1.Position {
 
 // keep adds a frame to the backlog. What it drops it drops by copying the rest,
 // since subscriptions that replay hold on to the slice.
-func (s *stream) keep(k kept) {
+func (s *stream) keep(m *message) {
 	if len(s.kept) >= 2*s.hub.backlog {
 		s.kept = slices.Clone(s.kept[len(s.kept)-s.hub.backlog+1:])
 	}
-	s.kept = append(s.kept, k)
+	s.kept = append(s.kept, m)
 }
 
 // start is what a subscription is sent before its channel.
 type start struct {
 	subscribed *fanfarev1.Subscribed
-	replay     []kept
+	replay     []*message
 	caughtUp   *fanfarev1.Position
 }
 
@@ -137,7 +138,7 @@ type start struct {
 func (h *hub) subscribe(r *fanfarev1.SubscribeRequest) (*subscription, start) {
 	sub := &subscription{
 		stream:   h.stream(streamName{r.GetChannel(), r.GetScope()}),
-		messages: make(chan any, h.buffer),
+		messages: make(chan *message, h.buffer),
 		left:     make(chan struct{}),
 	}
 	s := sub.stream
@@ -177,18 +178,15 @@ func (s start) send(call grpc.ServerStream, f form) error {
 		return err
 	}
 	for rest := s.replay; len(rest) > 0; {
-		var ms []any
-		for size := 0; len(ms) < len(rest); {
-			next := rest[len(ms)]
-			if size += next.size; size > maxMessageBytes && len(ms) > 0 {
-				break
-			}
-			ms = append(ms, next.message)
+		n, size := 1, rest[0].size
+		for n < len(rest) && size+rest[n].size <= maxMessageBytes {
+			size += rest[n].size
+			n++
 		}
-		rest = rest[len(ms):]
-		if err := call.SendMsg(f.join(ms)); err != nil {
+		if err := call.SendMsg(f.join(rest[:n])); err != nil {
 			return err
 		}
+		rest = rest[n:]
 	}
 	return call.SendMsg(&fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_CaughtUp{CaughtUp: &fanfarev1.CaughtUp{Position: s.caughtUp}}})
 }

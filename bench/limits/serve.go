@@ -122,7 +122,7 @@ func (s *server) Subscribe(r *fanfarev1.SubscribeRequest, call grpc.ServerStream
 	for {
 		select {
 		case m := <-sub.messages:
-			if err := call.SendMsg(m); err != nil {
+			if err := call.SendMsg(m.content); err != nil {
 				return err
 			}
 		case <-call.Context().Done():
