@@ -178,6 +178,8 @@ const objectsSQL = `
 	func as (
 	  select to_regprocedure(quote_ident($1) || '.' || signature)::oid as oid, signature
 	    from unnest(array['_origin()', '_remember_origin()', '_publish(text[],text[],bytea[],text[],text[],text[],text[],bigint[],bigint[],boolean[],text,int)',
+	                      '_batch_frame(text,text,bytea,text,text,text,uuid,int)',
+	                      '_batch_frames(text[],text[],int[],bigint[],uuid[],int[],int[],uuid[],text[],text[],bytea[],text[],text[],text[],int)',
 	                      '_close(text,text,bigint,int)', '_await_stream(text,text,int)', '_held_streams(text[],text[])', '_trim(text,text)', '_policy(text)', '_use_interval()',
 	                      '_set_policy(text,boolean,bigint,interval,interval,int)', '_set_default_backlog(bigint,int)']) signature)`
 

@@ -88,7 +88,9 @@ type committer struct {
 	// call runs one transaction: runPublish, which tests of the queues replace.
 	call callFunc
 	// These call the schema's functions.
-	publishSQL, closeSQL, awaitSQL, heldSQL, setPolicySQL, prepareSQL string
+	publishSQL, batchFrameSQL, batchFramesSQL, closeSQL, awaitSQL, heldSQL, setPolicySQL, prepareSQL string
+	// pinIsolation is true if transactions must say which isolation level they need.
+	pinIsolation atomic.Bool
 	// lockTimeout, a time.Duration, is the longest wait for one lock. It is set
 	// when a connection is prepared.
 	lockTimeout atomic.Int64
@@ -139,19 +141,21 @@ func newCommitter(pool *pgxpool.Pool, cfg committerConfig, logger *slog.Logger) 
 	cfg = cfg.withDefaults()
 	schema := pgx.Identifier{cfg.Schema}.Sanitize()
 	c := &committer{
-		cfg:          cfg,
-		pool:         pool,
-		logger:       logger,
-		publishSQL:   "select status, epoch, sequence from " + schema + publishCall,
-		closeSQL:     "select outcome, epoch, sequence from " + schema + closeCall,
-		setPolicySQL: "select " + schema + setPolicyCall,
-		awaitSQL:     "select " + schema + awaitCall,
-		heldSQL:      "select " + schema + heldCall,
-		prepareSQL:   "select setting::bigint from pg_settings, " + schema + prepareCall + " where name = 'deadlock_timeout'",
-		batchSlots:   make(slots, cfg.BatchConns),
-		policySlot:   make(slots, policyConns),
-		lanes:        make(map[backlog.StreamName]*lane),
-		heldUntil:    make(map[backlog.StreamName]time.Time),
+		cfg:            cfg,
+		pool:           pool,
+		logger:         logger,
+		publishSQL:     "select status, epoch, sequence from " + schema + publishCall,
+		batchFrameSQL:  "select " + schema + batchFrameCall,
+		batchFramesSQL: "select epoch, before, status, others_epoch, others_sequence from " + schema + batchFramesCall,
+		closeSQL:       "select outcome, epoch, sequence from " + schema + closeCall,
+		setPolicySQL:   "select " + schema + setPolicyCall,
+		awaitSQL:       "select " + schema + awaitCall,
+		heldSQL:        "select " + schema + heldCall,
+		prepareSQL:     "select setting::bigint from pg_settings, " + schema + prepareCall + " where name = 'deadlock_timeout'",
+		batchSlots:     make(slots, cfg.BatchConns),
+		policySlot:     make(slots, policyConns),
+		lanes:          make(map[backlog.StreamName]*lane),
+		heldUntil:      make(map[backlog.StreamName]time.Time),
 	}
 	c.call = c.runPublish
 	c.batchWork.L = &c.mu

@@ -82,6 +82,14 @@ func (it *item) key() *string {
 	return &it.publication.IdempotencyKey
 }
 
+// payload is what PostgreSQL is told, for which nil would be null.
+func (it *item) payload() []byte {
+	if it.publication.Payload == nil {
+		return []byte{}
+	}
+	return it.publication.Payload
+}
+
 // repeatable reports whether it may be sent again after an unknown outcome.
 func (it *item) repeatable() bool {
 	if it.call != nil {

@@ -118,6 +118,8 @@ func (c *committer) runPublish(ctx context.Context, mode string, take func() ([]
 	w := waits{limit: limit}
 	if mode == modeLane {
 		w.rows = c.laneTimeout()
+	} else if limit == 0 {
+		return c.publishBatched(ctx, conn, items)
 	}
 	return c.publish(ctx, conn, mode, items, w)
 }
@@ -235,9 +237,7 @@ func newParameters(items []*item) parameters {
 	for i, it := range items {
 		pub := &it.publication
 		p.channel[i], p.scope[i], p.contentType[i], p.eventType[i] = pub.Stream.Channel, pub.Stream.Scope, pub.ContentType, pub.EventType
-		if p.payload[i] = pub.Payload; pub.Payload == nil {
-			p.payload[i] = []byte{} // nil would be null
-		}
+		p.payload[i] = it.payload()
 		p.headers[i], p.key[i], p.expected[i], p.expectedEpoch[i] = it.headers, it.key(), it.expected, it.expectedEpoch
 		if pub.Ephemeral {
 			if p.ephemeral == nil {
@@ -255,18 +255,25 @@ func newParameters(items []*item) parameters {
 // A nil error means that the transaction was committed; judge says what others
 // mean.
 func (c *committer) transact(ctx context.Context, conn *pgxpool.Conn, w waits, row []any, sql string, args ...any) error {
-	err := c.transactOnce(ctx, conn, w, row, sql, args)
+	err := c.attend(ctx, conn, func() error { return c.transactOnce(ctx, conn, w, row, sql, args) })
+	if w.limit > 0 && hasCode(err, codeQueryCanceled) {
+		return fmt.Errorf("%w: %w", errOutOfTime, err)
+	}
+	return err
+}
+
+// attend runs a transaction on conn, and sees to it that what its error says about
+// connections is taken into account.
+func (c *committer) attend(ctx context.Context, conn *pgxpool.Conn, run func() error) error {
+	err := run()
 	if isStaleStatement(err) { // rolled back; it was prepared before a migration
-		err = c.transactOnce(ctx, conn, w, row, sql, args)
+		err = run()
 	}
 	if hasCode(err, codeReadOnly) || conn.Conn().IsClosed() && ctx.Err() == nil {
 		// A server that was demoted or is a standby, whose name may lead to another
 		// one by now; or one that has gone, and the other connections with it: on
 		// them, what is sent next would have an unknown outcome.
 		c.pool.Reset()
-	}
-	if w.limit > 0 && hasCode(err, codeQueryCanceled) {
-		return fmt.Errorf("%w: %w", errOutOfTime, err)
 	}
 	return err
 }

@@ -31,12 +31,14 @@ func holdAnswer(t *testing.T, s *Store, proxy *pgtest.ProxyServer, admin *pgx.Co
 	t.Helper()
 	const count = `select count(*) from fanfare.channel_frames`
 	before := pgtest.Query[int](t, admin, count)
-	// The pool pings a connection that was idle for a second, and would wait for
-	// that answer instead of publishing. So it is used right before.
+	// The pool pings a connection that was idle for a second, and the first use of a
+	// statement prepares it; either would wait for an answer instead of publishing. So
+	// both statements are used right before.
 	mustPublish(t, s, publication("warm", "up"))
+	mustPublish(t, s, keyed(publication("warm", "up"), fmt.Sprint(before)))
 	proxy.Blackhole(pgtest.ToClient)
 	publish()
-	eventually(t, "the server has committed", func() bool { return pgtest.Query[int](t, admin, count) > before+1 })
+	eventually(t, "the server has committed", func() bool { return pgtest.Query[int](t, admin, count) > before+2 })
 }
 
 // The connection is lost between the commit and its answer: what has a key is

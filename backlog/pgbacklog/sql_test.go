@@ -187,7 +187,9 @@ func TestSQLNeedsRights(t *testing.T) {
 		"select fanfare._set_policy('x', false, 1, null, null, null)", "select fanfare._set_default_backlog(1, null)", "select fanfare._trim('a', 'b')",
 		"select fanfare.publish_ephemeral('a', '', 'x')", "select fanfare._announce(array['D'], 1)", "select fanfare._announce_parts('D', 1, 1)", "select fanfare._close('a', 'b', null, null)",
 		"select fanfare._publish(array['a'], array[''], array[''::bytea], array[''], array[''], array[null], array[null], array[null]::bigint[], array[null]::bigint[], null, 'lane', null)",
-		"select fanfare._publish_one('a', '', '', '', '', null, true, 'lane', 1)",
+		"select fanfare._publish_one('a', '', '', '', '', null, true, 'lane', 1)", "select * from fanfare.announcing",
+		"select fanfare._batch_frame('a', '', '', '', '', null, null, 1)",
+		"select fanfare._batch_frames(array['a'], array[''], array[1], array[1], null, array[1], array[1], null, array['a'], array[''], array[''::bytea], array[''], array[''], null, 1)",
 	} {
 		_, err := app.Exec(t.Context(), sql)
 		var pg *pgconn.PgError
@@ -219,6 +221,7 @@ func TestSearchPathAttack(t *testing.T) {
 		"create function evil.length(text) returns int language sql as 'select 0'",
 		"create function evil._policy(text) returns table (backlog bigint, retention_age interval, stream_retention interval) language sql as $$ select 0, null::interval, '1 us'::interval $$",
 		"create temporary table announcement_keys (key_id bigint, key bytea)",
+		"create temporary table announcing (prefix text)",
 		"create temporary table channel_frames (stream_id bigint)",
 		"create temporary table idempotency_keys (channel text)",
 		"create type pg_temp.uuid as (x int)",

@@ -150,14 +150,43 @@ create function _random() returns bigint language sql volatile as $$
 $$;
 -- +goose StatementEnd
 
--- The last computed origin, because computing one reads the control file, which
--- costs more than a publish. It is used while start and timeline are the same.
-create table server (
-  only_row boolean     primary key default true check (only_row),
-  started  timestamptz not null,
-  timeline text        collate "C" not null,
-  origin   bigint      not null
+-- One row: what an announcement needs besides its frames, so that a publish reads it
+-- at once. It follows settings and announcement_keys by their triggers.
+--
+-- The origin is the last computed one, because computing one reads the control
+-- file, which costs more than a publish. It is used while start and timeline are the
+-- same.
+create table announcing (
+  only_row       boolean     primary key default true check (only_row),
+  notify_channel text        collate "C" not null,
+  inline_bytes   int         not null,
+  prefix         text        collate "C" not null, -- of every envelope: its version and the key
+  inner_prefix   bytea       not null,             -- the key's inner pad and the prefix
+  outer_pad      bytea       not null,
+  started        timestamptz not null default '-infinity',
+  timeline       text        collate "C" not null default '',
+  origin         bigint      not null default 0
 );
+
+-- +goose StatementBegin
+create function _follow_settings() returns trigger
+language plpgsql security definer set search_path from current as $$
+begin
+  insert into announcing as a (notify_channel, inline_bytes, prefix, inner_prefix, outer_pad)
+  select g.notify_channel, g.inline_bytes, p.prefix, k.inner_pad || convert_to(p.prefix, 'UTF8'), k.outer_pad
+    from settings g, announcement_keys k, concat(E'F1\t', k.key_id, E'\t') p(prefix)
+   order by k.key_id desc limit 1
+  on conflict (only_row) do update
+    set notify_channel = excluded.notify_channel, inline_bytes = excluded.inline_bytes, prefix = excluded.prefix,
+        inner_prefix = excluded.inner_prefix, outer_pad = excluded.outer_pad;
+  -- Without a key nothing can be announced, and publishing fails.
+  delete from announcing where not exists (select from settings) or not exists (select from announcement_keys);
+  return null;
+end $$;
+-- +goose StatementEnd
+create trigger announcing after insert or update or delete on settings for each statement execute function _follow_settings();
+create trigger announcing after insert or update or delete on announcement_keys for each statement execute function _follow_settings();
+update settings set notify_channel = notify_channel; -- the first row
 
 -- Of what ephemeral frames use a stream, updated notes at most one in this time,
 -- so that they write nothing but rarely; a stream that has carried one is kept for
@@ -176,7 +205,7 @@ declare
   v_timeline text := case when pg_is_in_recovery() then 'recovery' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end;
   v_origin   bigint;
 begin
-  select origin into v_origin from server where started = pg_postmaster_start_time() and timeline = v_timeline;
+  select a.origin into v_origin from announcing a where a.started = pg_postmaster_start_time() and a.timeline = v_timeline;
   if not found then
     select ('x' || encode(substr(sha256(convert_to(
               c.system_identifier || ' ' || v_timeline || ' ' || extract(epoch from pg_postmaster_start_time()), 'UTF8')),
@@ -204,80 +233,76 @@ declare
   v_timeline text := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
   v_origin   bigint := _server_origin();
 begin
-  if exists (select from server where origin = v_origin) then return v_origin; end if;
+  if exists (select from announcing a where a.origin = v_origin and a.started = pg_postmaster_start_time() and a.timeline = v_timeline) then
+    return v_origin;
+  end if;
   perform _pin_settings(800); -- another replica may be doing the same
-  insert into server as s (started, timeline, origin) values (pg_postmaster_start_time(), v_timeline, v_origin)
-  on conflict (only_row) do update set started = excluded.started, timeline = excluded.timeline, origin = excluded.origin
-   where s.origin <> excluded.origin;
+  update announcing set started = pg_postmaster_start_time(), timeline = v_timeline, origin = v_origin;
   return v_origin;
 end $$;
 -- +goose StatementEnd
 
 -- The key of the advisory lock under which a stream's row is created. Every
 -- creator takes it first: an INSERT … ON CONFLICT alone would wait for an
--- uncommitted one.
+-- uncommitted one. Without a SET clause, so that it is inlined.
 -- +goose StatementBegin
 create function _creation_lock(p_channel text, p_scope text) returns bigint
-language plpgsql stable as $$
-begin
-  return hashtextextended(current_schema() || E'\n' || p_channel || E'\n' || p_scope, 1);
-end $$;
+language sql stable as $$
+  select hashtextextended(current_schema() || E'\n' || p_channel || E'\n' || p_scope, 1)
+$$;
 -- +goose StatementEnd
 
--- Sends entries to the replicas, in order, as few notifications as possible; one
--- that is too long for a notification, in parts. The digest and the number of
--- each envelope let a receiver tell it from forgeries and replays; the number also
--- keeps PostgreSQL from folding equal payloads of a transaction into one. Returns
--- how many it sent.
+-- Sends entries to the replicas, in order, in few notifications; one that is too
+-- long for a notification, in parts. The digest and the number of each envelope let
+-- a receiver tell it from forgeries and replays; the number also keeps PostgreSQL
+-- from folding equal payloads of a transaction into one. Returns how many it sent.
 -- +goose StatementBegin
 create function _announce(p_entries text[], p_origin bigint) returns int
 language plpgsql volatile as $$
 declare
   v_channel text;
-  v_id      bigint;
+  v_prefix  text;
   v_inner   bytea;
   v_outer   bytea;
   v_index   bigint;
-  v_prefix  text; -- signed: before the digest
-  v_body    text;
-  v_room    int;
-  v_used    int;
-  v_entry   text;
-  v_ignored text;
+  v_head    text; -- of each envelope, after the digest
+  v_room    int;  -- for entries, of which each takes a byte more than its length
+  v_longest int;
   v_sent    int := 0;
+  v_from    int := 1;
+  v_ignored text;
 begin
   if p_entries is null then return 0; end if;
-  select g.notify_channel, k.key_id, k.inner_pad, k.outer_pad into strict v_channel, v_id, v_inner, v_outer
-    from settings g, announcement_keys k order by k.key_id desc limit 1;
+  select a.notify_channel, a.prefix, a.inner_prefix, a.outer_pad, (select max(octet_length(e.entry)) + 1 from unnest(p_entries) e(entry))
+    into strict v_channel, v_prefix, v_inner, v_outer, v_longest from announcing a;
   v_index := coalesce(nullif(current_setting('fanfare.envelopes', true), ''), '0')::bigint;
-  v_prefix := E'F1\t' || v_id || E'\t';
-  for i in 1 .. cardinality(p_entries) + 1 loop
-    v_entry := p_entries[i]; -- null after the last
-    if v_body is not null and (v_entry is null or v_used + octet_length(v_entry) + 1 > v_room) then
-      -- Assigned and not performed: PERFORM starts an executor.
-      v_ignored := pg_notify(v_channel, v_prefix
-        || encode(sha256(v_outer || sha256(v_inner || convert_to(v_prefix || v_body, 'UTF8'))), 'hex')
-        || E'\t' || v_body);
-      v_sent := v_sent + 1;
-      v_body := null;
-    end if;
-    exit when v_entry is null;
-    if v_body is null then
-      v_index := v_index + 1;
-      v_body := p_origin || E'\t' || pg_backend_pid() || E'\t' || pg_current_xact_id() || E'\t' || v_index;
-      v_used := octet_length(v_body);
-      v_room := 7999 - octet_length(v_prefix) - 65; -- 65: digest and tab
-      if v_used + octet_length(v_entry) + 1 > v_room then
-        v_sent := v_sent + _announce_parts(v_entry, p_origin, v_index);
-        v_index := current_setting('fanfare.envelopes')::bigint;
-        v_body := null;
-        continue;
+  v_head := concat_ws(E'\t', p_origin, pg_backend_pid(), pg_current_xact_id(), '');
+  -- 65: digest and tab.
+  v_room := 7999 - 65 - octet_length(v_prefix) - octet_length(v_head) - length((v_index + cardinality(p_entries))::text);
+  if v_longest > v_room then
+    for i in 1 .. cardinality(p_entries) loop
+      if octet_length(p_entries[i]) >= v_room then
+        v_sent := v_sent + _announce(nullif(p_entries[v_from:i - 1], '{}'), p_origin);
+        v_index := coalesce(nullif(current_setting('fanfare.envelopes', true), ''), '0')::bigint;
+        v_sent := v_sent + _announce_parts(p_entries[i], p_origin, v_index + 1);
+        v_from := i + 1;
       end if;
-    end if;
-    v_body := v_body || E'\n' || v_entry;
-    v_used := v_used + octet_length(v_entry) + 1;
-  end loop;
-  v_ignored := set_config('fanfare.envelopes', v_index::text, true);
+    end loop;
+    return v_sent + _announce(nullif(p_entries[v_from:], '{}'), p_origin);
+  end if;
+  -- Those that begin within so many bytes of the whole share an envelope: then it has
+  -- room for its last one, whichever that is.
+  v_room := v_room - v_longest + 1;
+  select count(pg_notify(v_channel,
+           v_prefix || encode(sha256(v_outer || sha256(v_inner || convert_to(n.body, 'UTF8'))), 'hex') || E'\t' || n.body))
+    into v_sent
+    from (select concat(v_head, v_index + row_number() over (order by e.envelope), E'\n', string_agg(e.entry, E'\n' order by e.ord)) as body
+            from (select u.entry, u.ord, (sum(octet_length(u.entry) + 1) over (order by u.ord rows unbounded preceding) - octet_length(u.entry) - 1) / v_room as envelope
+                    from unnest(p_entries) with ordinality u(entry, ord)) e
+           group by e.envelope
+           order by e.envelope
+          offset 0) n; -- a fence, or the body would be made twice
+  v_ignored := set_config('fanfare.envelopes', (v_index + v_sent)::text, true);
   return v_sent;
 end $$;
 -- +goose StatementEnd
@@ -315,31 +340,39 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- The entry of an announcement for a frame: whole if it fits, otherwise a pointer
--- to its row. Without a SET clause, so that it is inlined.
+-- The entry of an announcement for a frame: whole if it fits, otherwise null, and
+-- _pointer stands for it. p_micros is its time. Without a SET clause, so that it is
+-- inlined.
 -- +goose StatementBegin
-create function _entry(p_channel text, p_scope text, p_epoch bigint, p_sequence bigint, p_id uuid, p_created timestamptz,
+create function _entry(p_channel text, p_scope text, p_epoch bigint, p_sequence bigint, p_micros bigint,
   p_content_type text, p_event_type text, p_headers text, p_payload bytea, p_inline_bytes int) returns text language sql stable as $$
   select case
     when octet_length(p_payload) <= p_inline_bytes
      and octet_length(p_payload) * 4 / 3 + octet_length(p_channel) + octet_length(p_scope) + octet_length(p_content_type)
-       + octet_length(p_event_type) + octet_length(p_headers) <= 7600
-    then E'D\t' || p_channel || E'\t' || p_scope || E'\t' || p_epoch || E'\t' || p_sequence || E'\t'
-      || (extract(epoch from p_created) * 1000000)::bigint || E'\t' || p_content_type || E'\t' || p_event_type || E'\t'
-      || p_headers || E'\t' || replace(encode(p_payload, 'base64'), E'\n', '')
-    else E'P\t' || p_channel || E'\t' || p_scope || E'\t' || p_epoch || E'\t' || p_sequence || E'\t' || p_id end
+       + octet_length(p_event_type) + coalesce(octet_length(p_headers), 0) <= 7600
+    then concat_ws(E'\t', 'D', p_channel, p_scope, p_epoch, p_sequence, p_micros, p_content_type, p_event_type, coalesce(p_headers, ''),
+           replace(encode(p_payload, 'base64'), E'\n', '')) end
 $$;
+-- +goose StatementEnd
+
+-- The entry for a frame that does not fit, or null if it has no row.
+-- +goose StatementBegin
+create function _pointer(p_channel text, p_scope text, p_epoch bigint, p_stream bigint, p_sequence bigint) returns text
+language plpgsql stable as $$
+begin
+  return (select concat_ws(E'\t', 'P', p_channel, p_scope, p_epoch, p_sequence, f.id)
+            from channel_frames f where f.stream_id = p_stream and f.sequence = p_sequence);
+end $$;
 -- +goose StatementEnd
 
 -- The entry for an ephemeral frame, always whole: it is nowhere else. p_epoch is
 -- the stream's own, p_sequence and p_head_origin are the head's, which the frame
 -- follows. Without a SET clause, so that it is inlined.
 -- +goose StatementBegin
-create function _ephemeral_entry(p_channel text, p_scope text, p_epoch bigint, p_sequence bigint, p_head_origin bigint, p_created timestamptz,
+create function _ephemeral_entry(p_channel text, p_scope text, p_epoch bigint, p_sequence bigint, p_head_origin bigint, p_micros bigint,
   p_content_type text, p_event_type text, p_headers text, p_payload bytea) returns text language sql stable as $$
-  select E'E\t' || p_channel || E'\t' || p_scope || E'\t' || p_epoch || E'\t' || p_sequence || E'\t' || p_head_origin || E'\t'
-      || (extract(epoch from p_created) * 1000000)::bigint || E'\t' || p_content_type || E'\t' || p_event_type || E'\t'
-      || p_headers || E'\t' || replace(encode(p_payload, 'base64'), E'\n', '')
+  select concat_ws(E'\t', 'E', p_channel, p_scope, p_epoch, p_sequence, p_head_origin, p_micros, p_content_type, p_event_type, coalesce(p_headers, ''),
+           replace(encode(p_payload, 'base64'), E'\n', ''))
 $$;
 -- +goose StatementEnd
 
@@ -572,15 +605,13 @@ declare
   v_updated     timestamptz;
 
   v_now     timestamptz;
-  v_id      uuid;
-  v_headers jsonb := p_headers::jsonb;
   v_inline  int;
   v_entry   text;
   v_sent    int;
 begin
   loop
     if p_mode = 'batch' then
-      select t.ctid, t.stream_id, t.epoch, t.head, t.head_origin, t.closed, t.ephemeral, t.stored_bytes, t.updated, (select g.inline_bytes from settings g)
+      select t.ctid, t.stream_id, t.epoch, t.head, t.head_origin, t.closed, t.ephemeral, t.stored_bytes, t.updated, (select a.inline_bytes from announcing a)
         into v_place, v_stream, v_epoch, v_head, v_head_origin, v_closed, v_ephemeral, v_bytes, v_updated, v_inline
         from streams t where t.channel = p_channel and t.scope = p_scope for no key update skip locked;
       exit when found;
@@ -589,7 +620,7 @@ begin
         return;
       end if;
     else
-      select t.ctid, t.stream_id, t.epoch, t.head, t.head_origin, t.closed, t.ephemeral, t.stored_bytes, t.updated, (select g.inline_bytes from settings g)
+      select t.ctid, t.stream_id, t.epoch, t.head, t.head_origin, t.closed, t.ephemeral, t.stored_bytes, t.updated, (select a.inline_bytes from announcing a)
         into v_place, v_stream, v_epoch, v_head, v_head_origin, v_closed, v_ephemeral, v_bytes, v_updated, v_inline
         from streams t where t.channel = p_channel and t.scope = p_scope for no key update;
       exit when found;
@@ -606,15 +637,14 @@ begin
       update streams t set ephemeral = true, updated = v_now where t.ctid = v_place;
       if not found then perform _raise_missed(); end if;
     end if;
-    v_entry := _ephemeral_entry(p_channel, p_scope, v_epoch, v_head, v_head_origin, v_now,
-      p_content_type, p_event_type, coalesce(v_headers::text, ''), p_payload);
+    v_entry := _ephemeral_entry(p_channel, p_scope, v_epoch, v_head, v_head_origin, (extract(epoch from v_now) * 1000000)::bigint,
+      p_content_type, p_event_type, p_headers, p_payload);
   else
     status := 0;
     epoch := v_epoch # p_origin;
     sequence := v_head + 1;
-    v_id := gen_random_uuid();
     insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
-    values (v_stream, _publish_one.sequence, v_id, p_payload, octet_length(p_payload), p_content_type, p_event_type, v_headers, p_origin, v_now);
+    values (v_stream, _publish_one.sequence, gen_random_uuid(), p_payload, octet_length(p_payload), p_content_type, p_event_type, p_headers::jsonb, p_origin, v_now);
     update streams t
        set head = _publish_one.sequence, head_origin = p_origin, stored_bytes = v_bytes + octet_length(p_payload), updated = v_now
      where t.ctid = v_place;
@@ -622,9 +652,9 @@ begin
     if v_head >> 6 <> sequence >> 6 then
       perform _trim(p_channel, p_scope);
     end if;
-    p_headers := coalesce(v_headers::text, '');
-    v_entry := _entry(p_channel, p_scope, v_epoch, sequence, v_id, v_now,
-      p_content_type, p_event_type, p_headers, p_payload, v_inline);
+    v_entry := coalesce(_entry(p_channel, p_scope, v_epoch, sequence, (extract(epoch from v_now) * 1000000)::bigint,
+        p_content_type, p_event_type, p_headers, p_payload, v_inline),
+      _pointer(p_channel, p_scope, v_epoch, v_stream, sequence));
   end if;
   v_sent := _announce(array[v_entry], p_origin);
 end $$;
@@ -641,6 +671,9 @@ end $$;
 -- 'atomic' waits, and raises if an item is refused (FN001 to FN004), with the
 -- item's index in the detail.
 --
+-- random_page_cost: of streams, rows are found by name alone. A plan that was made
+-- while they were few, and reads them all, would be used until they are analysed.
+--
 -- status: 0 stored, 1 duplicate, 2 key used for another content, 3 expectation
 -- failed, 4 sequence exhausted, 5 busy, 6 ephemeral and announced or, if the rest
 -- of an atomic batch are duplicates, announced before. epoch (combined) and
@@ -651,7 +684,7 @@ create function _publish(
   p_channel text[], p_scope text[], p_payload bytea[], p_content_type text[], p_event_type text[], p_headers text[],
   p_key text[], p_expected bigint[], p_expected_epoch bigint[], p_ephemeral boolean[], p_mode text, p_lock_timeout_ms int,
   out status smallint[], out epoch bigint[], out sequence bigint[])
-language plpgsql volatile security definer set search_path from current as $$
+language plpgsql volatile security definer set search_path from current set random_page_cost = 0 as $$
 declare
   c_max     constant bigint := 9223372036854775807;
   v_n       int := cardinality(p_channel);
@@ -665,7 +698,6 @@ declare
   v_channel text;
   v_scope   text;
   i_row     int[];      -- by item: index in rows, null if the stream is busy
-  i_id      uuid[];     -- by item: the frame row's id
   v_key     idempotency_keys;
   v_digest  bytea;
   r         int;
@@ -673,6 +705,7 @@ declare
   v_epoch   bigint;
   v_due     streams[];  -- those to trim
   v_all     boolean;    -- every stream with a new durable frame has its new head
+  v_micros  bigint;
   one       record;
   v_ignored text;
 begin
@@ -712,8 +745,8 @@ begin
     end loop;
   end if;
   for v_attempt in 1 .. 2 loop
-    select array_agg(t.ordinality::int order by u.ord), array_agg(gen_random_uuid()), bool_or(t.closed or t.head > c_max - v_n)
-      into i_row, i_id, v_special
+    select array_agg(t.ordinality::int order by u.ord), bool_or(t.closed or t.head > c_max - v_n)
+      into i_row, v_special
       from unnest(p_channel, p_scope) with ordinality u(channel, scope, ord)
       left join unnest(rows) with ordinality t on t.channel = u.channel and t.scope = u.scope;
     exit when p_mode <> 'batch' or v_attempt = 2 or array_position(i_row, null) is null;
@@ -810,9 +843,9 @@ begin
     if not status && '{0,6}' then return; end if;
   end if;
   insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
-  select t.stream_id, u.sequence, u.id, u.payload, octet_length(u.payload), u.content_type, u.event_type, u.headers::jsonb, v_origin, v_now
-    from unnest(status, i_row, _publish.sequence, i_id, p_payload, p_content_type, p_event_type, p_headers)
-         u(status, r, sequence, id, payload, content_type, event_type, headers)
+  select t.stream_id, u.sequence, gen_random_uuid(), u.payload, octet_length(u.payload), u.content_type, u.event_type, u.headers::jsonb, v_origin, v_now
+    from unnest(status, i_row, _publish.sequence, p_payload, p_content_type, p_event_type, p_headers)
+         u(status, r, sequence, payload, content_type, event_type, headers)
     join unnest(rows) with ordinality t on t.ordinality = u.r
    where u.status = 0;
 
@@ -841,18 +874,190 @@ begin
       where d.head - p.backlog > d.floor;
   end if;
 
+  v_micros := (extract(epoch from v_now) * 1000000)::bigint;
   perform _announce(array_agg(
                       case e.status
-                        when 0 then _entry(e.channel, e.scope, e.epoch # v_origin, e.sequence, e.id, v_now,
-                                           e.content_type, e.event_type, e.headers, e.payload, g.inline_bytes)
-                        else _ephemeral_entry(e.channel, e.scope, (rows[e.r]).epoch, e.sequence, (rows[e.r]).epoch # e.epoch, v_now,
+                        when 0 then coalesce(_entry(e.channel, e.scope, e.epoch # v_origin, e.sequence, v_micros,
+                                                    e.content_type, e.event_type, e.headers, e.payload, a.inline_bytes),
+                                             _pointer(e.channel, e.scope, e.epoch # v_origin, (rows[e.r]).stream_id, e.sequence))
+                        else _ephemeral_entry(e.channel, e.scope, (rows[e.r]).epoch, e.sequence, (rows[e.r]).epoch # e.epoch, v_micros,
                                               e.content_type, e.event_type, e.headers, e.payload) end order by e.ord), v_origin)
-     from (select u.status, u.r, u.ord, u.channel, u.scope, u.epoch, u.sequence, u.id,
-                  u.content_type, u.event_type, coalesce(u.headers::jsonb::text, '') as headers, u.payload
-             from unnest(status, i_row, _publish.epoch, _publish.sequence, i_id, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
-                  with ordinality u(status, r, epoch, sequence, id, channel, scope, payload, content_type, event_type, headers, ord)
-            where u.status in (0, 6)) e
-    cross join settings g;
+     from unnest(status, i_row, _publish.epoch, _publish.sequence, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
+          with ordinality e(status, r, epoch, sequence, channel, scope, payload, content_type, event_type, headers, ord)
+    cross join announcing a
+    where e.status in (0, 6);
+end $$;
+-- +goose StatementEnd
+
+-- Raises 40001, for _begin_batch.
+-- +goose StatementBegin
+create function _raise_isolation() returns text language plpgsql volatile as $$
+begin
+  raise exception using errcode = '40001', message = 'fanfare: a batch needs an isolation level of READ COMMITTED';
+end $$;
+-- +goose StatementEnd
+
+-- Pins what a batch of the service needs to its end, and waits for the batches of
+-- other replicas, which would skip each other's streams. It is an expression for the
+-- cost of a statement. 40001: the caller has relied on the role's isolation level
+-- where that is not READ COMMITTED.
+-- +goose StatementBegin
+create function _begin_batch(p_lock_timeout_ms int) returns text language sql volatile as $$
+  select case when current_setting('transaction_isolation') = 'read committed' then '' else _raise_isolation() end
+      || case when current_setting('synchronous_commit') in ('on', 'remote_apply') then '' else set_config('synchronous_commit', 'on', true) end
+      || set_config('lock_timeout', p_lock_timeout_ms::text, true)
+      || pg_advisory_xact_lock(hashtextextended(current_schema(), 0))::text
+$$;
+-- +goose StatementEnd
+
+-- Publishes a durable frame that has neither key nor expectation, in a transaction of
+-- its own, with what _publish guarantees in mode 'batch', of which it is the short way:
+-- {status, epoch, sequence} as there. p_id is a random id for its row: making one here
+-- would take a tenth of the whole.
+--
+-- One statement locks, numbers, stores and announces, since starting a statement
+-- costs more than what most of it does. It takes the row only as its snapshot sees
+-- it: one that another transaction has changed after that, and has unlocked since, is
+-- not found at its place. Then, and whenever it is not as simple as that, nothing is
+-- done, and the long way looks again.
+-- +goose StatementBegin
+create function _batch_frame(p_channel text, p_scope text, p_payload bytea, p_content_type text, p_event_type text, p_headers text, p_id uuid, p_lock_timeout_ms int)
+returns bigint[]
+language plpgsql volatile security definer set search_path from current set random_page_cost = 0 as $$
+declare
+  v_epoch    bigint;
+  v_sequence bigint;
+  v_ignored  text;
+  r          record;
+begin
+  v_ignored := _begin_batch(p_lock_timeout_ms);
+  with s as (
+    update streams t
+       set head = t.head + 1, head_origin = a.origin, stored_bytes = t.stored_bytes + octet_length(p_payload), updated = clock_timestamp()
+      from announcing a
+     where t.ctid = (select l.ctid from streams l where l.channel = p_channel and l.scope = p_scope for no key update skip locked)
+       and not t.closed and t.head < 9223372036854775807
+       and a.started = pg_postmaster_start_time() and a.timeline = substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+    returning t.stream_id, t.epoch, t.head, t.head_origin as origin, t.updated,
+              a.notify_channel, a.prefix, a.inner_prefix, a.outer_pad, a.inline_bytes),
+  f as (
+    insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
+    select s.stream_id, s.head, p_id, p_payload, octet_length(p_payload), p_content_type, p_event_type, p_headers::jsonb, s.origin, s.updated from s)
+  select e.epoch, e.head, pg_notify(e.notify_channel,
+           e.prefix || encode(sha256(e.outer_pad || sha256(e.inner_prefix || convert_to(e.body, 'UTF8'))), 'hex') || E'\t' || e.body)
+    into v_epoch, v_sequence, v_ignored
+    from (select s.epoch # s.origin as epoch, s.head, s.notify_channel, s.prefix, s.inner_prefix, s.outer_pad,
+                 concat(s.origin, E'\t', pg_backend_pid(), E'\t', pg_current_xact_id(), E'\t1\n',
+                   coalesce(_entry(p_channel, p_scope, s.epoch, s.head, (extract(epoch from s.updated) * 1000000)::bigint,
+                                   p_content_type, p_event_type, p_headers, p_payload, s.inline_bytes),
+                            concat_ws(E'\t', 'P', p_channel, p_scope, s.epoch, s.head, p_id))) as body
+            from s offset 0) e;
+  if v_epoch is null then
+    select * into strict r from _publish(array[p_channel], array[p_scope], array[p_payload], array[p_content_type], array[p_event_type], array[p_headers],
+      null, null, null, null, 'batch', p_lock_timeout_ms);
+    return array[r.status[1], r.epoch[1], r.sequence[1]];
+  end if;
+  if v_sequence & 63 = 0 then
+    perform _trim(p_channel, p_scope);
+  end if;
+  return array[0, v_epoch, v_sequence];
+end $$;
+-- +goose StatementEnd
+
+-- The same for many frames, which come by stream. The first five arrays are by stream,
+-- each once: its name, how many of the frames and how many bytes of payload are for
+-- it, and a random number of which a new stream is made. The others are by frame:
+-- p_stream is the index of its stream, from 1, and p_nth counts those of the stream,
+-- from 1.
+--
+-- By stream, epoch (combined) is that of its frames, and before the sequence that the
+-- first of them follows; null if it was not as simple as that, or another holds it.
+-- status, others_epoch and others_sequence are what _publish returns for the frames of
+-- those streams, null if there are none.
+-- +goose StatementBegin
+create function _batch_frames(p_stream_channel text[], p_stream_scope text[], p_count int[], p_bytes bigint[], p_seed uuid[],
+  p_stream int[], p_nth int[], p_id uuid[], p_channel text[], p_scope text[], p_payload bytea[], p_content_type text[], p_event_type text[], p_headers text[], p_lock_timeout_ms int,
+  out epoch bigint[], out before bigint[], out status smallint[], out others_epoch bigint[], out others_sequence bigint[])
+language plpgsql volatile security definer set search_path from current set random_page_cost = 0 as $$
+declare
+  v_origin  bigint := _server_origin();
+  v_ord     int[];    -- of the streams that are published to, ascending; these by it:
+  v_stream  bigint[]; -- their identities
+  v_own     bigint[]; -- and own epochs
+  v_due     int[];    -- those to trim
+  v_new     int[];    -- those that this transaction may create
+  v_now     timestamptz;
+  v_micros  bigint;
+  r         record;
+  v_ignored text;
+begin
+  v_ignored := _begin_batch(p_lock_timeout_ms);
+  -- As in _batch_frame. Later statements have new snapshots, but no more to do with
+  -- these rows.
+  with s as (
+    update streams t
+       set head = t.head + g.count, head_origin = v_origin, stored_bytes = t.stored_bytes + g.bytes, updated = clock_timestamp()
+      from (select l.ctid as place, u.ord, u.count, u.bytes
+              from unnest(p_stream_channel, p_stream_scope, p_count, p_bytes) with ordinality u(channel, scope, count, bytes, ord)
+             cross join lateral (select t.ctid from streams t where t.channel = u.channel and t.scope = u.scope for no key update skip locked) l
+            offset 0) g
+     where t.ctid = g.place and not t.closed and t.head <= 9223372036854775807 - g.count
+    returning g.ord::int, t.stream_id, t.epoch, t.head - g.count as before, t.head)
+  select array_agg(n.ord), array_agg(n.stream_id), array_agg(n.epoch), array_agg(n.before), array_agg(n.ord) filter (where n.before >> 6 <> n.head >> 6)
+    into v_ord, v_stream, v_own, before, v_due
+    from (select * from s order by s.ord) n;
+  v_now := clock_timestamp(); -- under the locks, as in _publish
+
+  if cardinality(v_ord) is distinct from cardinality(p_stream_channel) then
+    select array_agg(u.ord::int) into v_new
+      from unnest(p_stream_channel, p_stream_scope) with ordinality u(channel, scope, ord)
+     where u.ord <> all (coalesce(v_ord, '{}'))
+       and (select true from streams t where t.channel = u.channel and t.scope = u.scope) is null
+       and pg_try_advisory_xact_lock(_creation_lock(u.channel, u.scope));
+    with n as materialized (
+      select u.ord, uuid_hash_extended(p_seed[u.ord], 1) & 4611686018427387903 as stream_id, uuid_hash_extended(p_seed[u.ord], 2) & 4611686018427387903 | 4611686018427387904 as epoch
+        from unnest(v_new) u(ord)
+       -- Committed between the two statements: then the long way finds it.
+       where (select true from streams t where t.channel = p_stream_channel[u.ord] and t.scope = p_stream_scope[u.ord]) is null),
+    i as (
+      insert into streams (channel, scope, stream_id, epoch, head, head_origin, floor_origin, stored_bytes, created, updated)
+      select p_stream_channel[n.ord], p_stream_scope[n.ord], n.stream_id, n.epoch, p_count[n.ord], v_origin, v_origin, p_bytes[n.ord], v_now, v_now from n)
+    select array_agg(h.stream_id order by u.ord), array_agg(h.epoch order by u.ord), array_agg(h.before order by u.ord)
+      into v_stream, v_own, before
+      from generate_series(1, cardinality(p_stream_channel)) u(ord)
+      left join (select a.ord, a.stream_id, a.epoch, a.before from unnest(v_ord, v_stream, v_own, before) a(ord, stream_id, epoch, before)
+                 union all
+                 select n.ord, n.stream_id, n.epoch, 0 from n) h on h.ord = u.ord;
+  end if;
+
+  insert into channel_frames (stream_id, sequence, id, payload, size, content_type, event_type, headers, origin, created)
+  select v_stream[f.r], before[f.r] + f.nth, f.id, f.payload, octet_length(f.payload), f.content_type, f.event_type, f.headers::jsonb, v_origin, v_now
+    from unnest(p_stream, p_nth, p_id, p_payload, p_content_type, p_event_type, p_headers) f(r, nth, id, payload, content_type, event_type, headers)
+   where v_stream[f.r] is not null;
+  if v_due is not null then
+    perform _trim(d.channel, d.scope)
+       from unnest(v_due) u(ord), streams d cross join lateral _policy(d.channel) p
+      where d.channel = p_stream_channel[u.ord] and d.scope = p_stream_scope[u.ord] and d.head - p.backlog > d.floor;
+  end if;
+  v_micros := (extract(epoch from v_now) * 1000000)::bigint;
+  -- In the order of the arrays, which is that of each stream.
+  perform _announce(array_agg(coalesce(
+              _entry(f.channel, f.scope, v_own[f.r], before[f.r] + f.nth, v_micros, f.content_type, f.event_type, f.headers, f.payload, a.inline_bytes),
+              _pointer(f.channel, f.scope, v_own[f.r], v_stream[f.r], before[f.r] + f.nth))), v_origin)
+     from announcing a, unnest(p_stream, p_nth, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers)
+                          f(r, nth, channel, scope, payload, content_type, event_type, headers)
+    where v_stream[f.r] is not null;
+
+  if array_position(v_stream, null) is not null then
+    select array_agg(f.channel) as channel, array_agg(f.scope) as scope, array_agg(f.payload) as payload,
+           array_agg(f.content_type) as content_type, array_agg(f.event_type) as event_type, array_agg(f.headers) as headers
+      into r
+      from unnest(p_stream, p_channel, p_scope, p_payload, p_content_type, p_event_type, p_headers) f(r, channel, scope, payload, content_type, event_type, headers)
+     where v_stream[f.r] is null;
+    select o.status, o.epoch, o.sequence into strict status, others_epoch, others_sequence
+      from _publish(r.channel, r.scope, r.payload, r.content_type, r.event_type, r.headers, null, null, null, null, 'batch', p_lock_timeout_ms) o;
+  end if;
+  select array_agg(u.own # v_origin) into epoch from unnest(v_own) u(own);
 end $$;
 -- +goose StatementEnd
 
