@@ -5,7 +5,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/bench"
@@ -60,7 +63,7 @@ func TestBenchAgainstReferences(t *testing.T) {
 		{"own-connections", "memory", "bare grpc-go"},
 	} {
 		l := find(t, lines, c.name, c.what, c.reference)
-		if l.Ratio == nil || l.Reference == nil || l.Ratio.Median <= 0 || l.Target != nil || l.Parameters["store"] != "postgresql" {
+		if l.Ratio == nil || l.Reference == nil || l.Ratio.Median <= 0 || l.Ratio != nil || l.Target != nil || l.Parameters["store"] != "postgresql" {
 			t.Errorf("%+v: the line is %+v", c, l)
 		}
 	}
@@ -70,4 +73,22 @@ func TestBenchAgainstReferences(t *testing.T) {
 	if schemas := pgtest.Query[int](t, pgtest.Dial(t, database), `select count(*)::int from pg_namespace where nspname not like 'pg\_%' and nspname not in ('information_schema', 'public')`); schemas != 0 {
 		t.Errorf("%d schemas are left", schemas)
 	}
+}
+
+// benchBinary runs the built program, which starts itself as a server, with an
+// environment besides this process's.
+func benchBinary(t *testing.T, env []string, args ...string) result {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	c := binaryCommand(t, append([]string{"bench"}, args...)...)
+	c.Stdout, c.Stderr = &stdout, &stderr
+	c.Env = append(os.Environ(), env...)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// One that hangs says where.
+	hung := time.AfterFunc(patience, func() { _ = c.Process.Signal(syscall.SIGQUIT) })
+	defer hung.Stop()
+	_ = c.Wait() // its code is the result
+	return result{c.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }

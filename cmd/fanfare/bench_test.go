@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -80,21 +79,6 @@ func TestBenchThatCannotBegin(t *testing.T) {
 	}
 }
 
-// benchBinary runs the built program, which starts itself as a server, with an
-// environment besides this process's.
-func benchBinary(t *testing.T, env []string, args ...string) result {
-	t.Helper()
-	var stdout, stderr strings.Builder
-	c := binaryCommand(t, append([]string{"bench"}, args...)...)
-	c.Stdout, c.Stderr = &stdout, &stderr
-	c.Env = append(os.Environ(), env...)
-	err := c.Run()
-	if c.ProcessState == nil {
-		t.Fatal(err)
-	}
-	return result{c.ProcessState.ExitCode(), stdout.String(), stderr.String()}
-}
-
 // benchLines are the lines of a run with --json that must succeed.
 func benchLines(t *testing.T, r result) (lines []bench.Line) {
 	t.Helper()
@@ -133,6 +117,8 @@ var tiny = map[string][]string{
 	"idle":    {"--subscribers", "50", "--connections", "5"},
 	"replay":  {"--frames", "300"},
 	"storm":   {"--subscribers", "40", "--streams", "20", "--connections", "4", "--frames", "30"},
+	"fanout":  {"--subscribers", "20", "--connections", "2", "--time", "50ms"},
+	"latency": {"--rate", "100", "--time", "50ms"},
 }
 
 // A running server has other users: bench publishes to channels of its own, and
@@ -142,8 +128,9 @@ func TestBenchOfARunningServer(t *testing.T) {
 	mustRun(t, "", "publish", "orders", "1", "--data", "x", "--server", s.address)
 	before := mustRun(t, "", "streams", "--server", s.address, "--json")
 	at := []string{"--server", s.address, "--rounds", "1", "--json"}
-	for _, scenario := range []string{"publish", "replay", "storm"} {
-		r := command(t, "", slices.Concat([]string{"bench", scenario}, tiny[scenario], at)...)
+	for _, args := range [][]string{{"publish"}, {"replay"}, {"storm"}, {"latency"}, {"fanout", "1000-paced"}} {
+		scenario := args[0]
+		r := command(t, "", slices.Concat([]string{"bench"}, args, tiny[scenario], at)...)
 		for _, l := range benchLines(t, r) {
 			if l.Parameters["store"] != "running server" {
 				t.Errorf("%s: the line is %+v", scenario, l)

@@ -25,8 +25,9 @@ type crowd struct {
 	// arrived.
 	missing atomic.Int64
 	arrived chan struct{}
-	// last is when the last member had got everything.
-	last time.Time
+	// began is when the first connection was there, and last when the last member
+	// had got everything.
+	began, last time.Time
 	// failed takes the first error.
 	failed chan error
 }
@@ -78,6 +79,9 @@ func (c *crowd) open(ctx context.Context, address string, i int, request func(in
 		return err
 	}
 	c.conns[i] = conn
+	if i == 0 {
+		c.began = time.Now()
+	}
 	for m := i; m < len(c.members); m += len(c.conns) {
 		c.members[m].crowd = c
 		if _, err := conn.Subscribe(request(m), &c.members[m]); err != nil {

@@ -2,8 +2,8 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"strconv"
-	"time"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
@@ -28,6 +28,10 @@ type replayed struct {
 	Seconds float64 `json:"seconds"`
 }
 
+// replayTries is how often each side reads in a round; the best counts: a replay
+// is so short that it meets a busy moment as a whole.
+const replayTries = 3
+
 func replay(ctx context.Context, r *Run) error {
 	server, err := r.Fanfare(ctx)
 	if err != nil {
@@ -37,28 +41,40 @@ func replay(ctx context.Context, r *Run) error {
 	if err != nil {
 		return err
 	}
-	// Each round reads a stream that nobody has read: the server has nothing of it
-	// in memory. The one before the first is read by nobody who measures, since the
-	// first replay of a process connects to the store.
+	// Every replay is of a stream that nobody has subscribed to: the server has
+	// nothing of it in memory. The one before the first round counts for nothing,
+	// since a process's first replay connects to the store.
 	r.Progressf("publishing what is to be replayed")
-	if err := server.Fill(ctx, channel, r.Rounds+1, strconv.Itoa, r.Sizes.Frames, r.Sizes.Bytes); err != nil {
+	scopes := r.Rounds*replayTries + 1
+	if err := server.Fill(ctx, channel, scopes, strconv.Itoa, r.Sizes.Frames, r.Sizes.Bytes); err != nil {
 		return err
 	}
-	if _, err := replayOnce(ctx, r, server, channel, r.Rounds); err != nil {
+	if err := server.readAll(ctx, channel, scopes); err != nil {
 		return err
 	}
-	round, reference := 0, 0
-	sides := []Side[replayed]{{Fanfare, func(ctx context.Context) (replayed, error) {
-		round++
-		return replayOnce(ctx, r, server, channel, round-1)
+	if _, err := replayOnce(ctx, r, server, channel, scopes-1); err != nil {
+		return err
+	}
+	next, reference := 0, 0
+	sides := []Side[replayed]{{Fanfare, func(ctx context.Context) (best replayed, err error) {
+		for try := range replayTries {
+			once, err := replayOnce(ctx, r, server, channel, next)
+			if err != nil {
+				return best, err
+			}
+			if next++; try == 0 || once.Seconds < best.Seconds {
+				best = once
+			}
+		}
+		return best, nil
 	}}}
 	if r.Config.Reference != "" && r.Database != "" {
-		sides = append(sides, Side[replayed]{bareSelect, func(ctx context.Context) (replayed, error) {
+		sides = append(sides, Side[replayed]{bareSelect, func(ctx context.Context) (best replayed, err error) {
+			scope := strconv.Itoa(reference * replayTries)
 			reference++
-			var answer replayed
-			err := r.AskReference(ctx, &answer, "replay", "--database", r.Database, "--schema", Schema,
-				"--channel", channel, "--scope", strconv.Itoa(reference-1), "--frames", strconv.Itoa(r.Sizes.Frames))
-			return answer, err
+			err = r.AskReference(ctx, &best, "replay", "--database", r.Database, "--schema", Schema, "--channel", channel,
+				"--scope", scope, "--frames", strconv.Itoa(r.Sizes.Frames), "--repeat", strconv.Itoa(replayTries))
+			return best, err
 		}})
 	}
 	m, err := Rounds(ctx, r, sides...)
@@ -73,14 +89,38 @@ func replay(ctx context.Context, r *Run) error {
 }
 
 // replayOnce has all subscribers replay one stream and returns how long it took
-// until the last one had everything.
+// from the first request until the last one had everything.
 func replayOnce(ctx context.Context, r *Run, server *Server, channel string, scope int) (replayed, error) {
-	began := time.Now()
 	crowd, err := gather(ctx, server.Address, r.Sizes.Connections, r.Sizes.Subscribers, uint64(r.Sizes.Frames), oldestRequests(channel, strconv.Itoa(scope)))
 	if err := firstOf(err, crowd.close()); err != nil {
 		return replayed{}, err
 	}
-	return replayed{crowd.last.Sub(began).Seconds()}, nil
+	return replayed{crowd.last.Sub(crowd.began).Seconds()}, nil
+}
+
+// readAll reads every stream once without a subscription. The first to read new
+// rows of PostgreSQL notes on them that they are committed, which is no part of
+// what is measured.
+func (s *Server) readAll(ctx context.Context, channel string, scopes int) error {
+	client, hangUp, err := s.client()
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	for i := range scopes {
+		request := &fanfarev1.ReadFramesRequest{Channel: channel, Scope: strconv.Itoa(i)}
+		for {
+			page, err := client.ReadFrames(ctx, request)
+			if err != nil {
+				return fmt.Errorf("read what is to be replayed: %w", err)
+			}
+			if len(page.GetFrames()) == 0 {
+				break
+			}
+			request.After = page.GetNext()
+		}
+	}
+	return nil
 }
 
 // oldestRequests returns what subscribes to some streams of a channel in turn,
