@@ -63,7 +63,7 @@ func TestBenchAgainstReferences(t *testing.T) {
 		{"own-connections", "memory", "bare grpc-go"},
 	} {
 		l := find(t, lines, c.name, c.what, c.reference)
-		if l.Ratio == nil || l.Reference == nil || l.Ratio.Median <= 0 || l.Ratio != nil || l.Target != nil || l.Parameters["store"] != "postgresql" {
+		if l.Ratio == nil || l.Reference == nil || l.Ratio.Median <= 0 || l.Target != nil || l.Parameters["store"] != "postgresql" {
 			t.Errorf("%+v: the line is %+v", c, l)
 		}
 	}
