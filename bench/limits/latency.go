@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -91,7 +92,11 @@ func (o *latencyOptions) run(ctx context.Context) (f figures, err error) {
 	}
 	var took []time.Duration
 	for i, at := range called {
-		took = append(took, arrived[i+1].Sub(at))
+		arrival, ok := arrived[i+1]
+		if !ok {
+			return f, fmt.Errorf("of frame %d no notification was heard", i+1)
+		}
+		took = append(took, arrival.Sub(at))
 	}
 	return newFigures(len(called), elapsed, took), nil
 }
