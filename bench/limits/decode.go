@@ -34,25 +34,14 @@ type decoded struct {
 
 func decodeCommand() *cobra.Command {
 	var o decodeOptions
-	cmd := &cobra.Command{
-		Use:   "decode",
-		Short: "Receive and decode announcements, and throw them away",
-		Long: `Receives and decodes announcements, and throws them away.
+	cmd := reporting("decode", "Receive and decode announcements, and throw them away", o.run)
+	cmd.Long = `Receives and decodes announcements, and throws them away.
 
 With --notify-channel it hears what Fanfare announces there for --time, at the same
 time as a server that is measured: fanfare_SCHEMA is the notify channel of a
 schema. Without it, announcements of --frames frames, --each to a notification,
-are made first, and then notified by one transaction.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := o.run(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return printJSON(cmd.OutOrStdout(), d)
-		},
-	}
-	cmd.Flags().StringVar(&o.database, "database", "", "URL of the PostgreSQL database")
+are made first, and then notified by one transaction.`
+	askDatabase(cmd, &o.database)
 	cmd.Flags().StringVar(&o.channel, "notify-channel", "", "hear what Fanfare announces on this notify channel")
 	cmd.Flags().DurationVar(&o.length, "time", 3*time.Second, "how long to hear, with --notify-channel")
 	cmd.Flags().IntVar(&o.frames, "frames", 50_000, "how many frames are announced, without --notify-channel")

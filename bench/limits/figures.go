@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"io"
 	"math"
 	"slices"
 	"time"
@@ -40,6 +38,3 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 }
 
 func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-// print writes one line of JSON.
-func printJSON(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }

@@ -22,19 +22,8 @@ type latencyOptions struct {
 
 func latencyCommand() *cobra.Command {
 	var o latencyOptions
-	cmd := &cobra.Command{
-		Use:   "latency",
-		Short: "Measure from the commit of a row to its NOTIFY's arrival",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			f, err := o.run(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return printJSON(cmd.OutOrStdout(), f)
-		},
-	}
-	cmd.Flags().StringVar(&o.database, "database", "", "URL of the PostgreSQL database")
+	cmd := reporting("latency", "Measure from the commit of a row to its NOTIFY's arrival", o.run)
+	askDatabase(cmd, &o.database)
 	cmd.Flags().IntVar(&o.rate, "rate", 50, "frames a second")
 	cmd.Flags().IntVar(&o.bytes, "bytes", 200, "size of a payload")
 	cmd.Flags().DurationVar(&o.length, "time", 3*time.Second, "how long to publish")

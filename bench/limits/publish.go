@@ -15,38 +15,29 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// maxConnections of the callers that publish with a transaction each: a usual
-// size of a pool for a server of this kind, and more than PostgreSQL gains from.
-const maxConnections = 64
+// defaultConnections that callers with a transaction each share.
+const defaultConnections = 64
 
 type publishOptions struct {
-	mode       string
-	database   string
-	callers    int
-	streams    int
-	bytes      int
-	length     time.Duration
-	newStreams bool
-	rows       int
+	mode     string
+	database string
+	callers  int
+	// connections is the most of mode row-notify.
+	connections int
+	streams     int
+	bytes       int
+	length      time.Duration
+	newStreams  bool
+	rows        int
 }
 
 func publishCommand() *cobra.Command {
 	var o publishOptions
-	cmd := &cobra.Command{
-		Use:   "publish",
-		Short: "Store frames without Fanfare, with or without NOTIFY",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			f, err := o.run(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return printJSON(cmd.OutOrStdout(), f)
-		},
-	}
+	cmd := reporting("publish", "Store frames without Fanfare, with or without NOTIFY", o.run)
 	cmd.Flags().StringVar(&o.mode, "mode", "row-notify", "row-notify: a row and its NOTIFY in a transaction each; rows: many rows in a transaction, no NOTIFY")
-	cmd.Flags().StringVar(&o.database, "database", "", "URL of the PostgreSQL database")
+	askDatabase(cmd, &o.database)
 	cmd.Flags().IntVar(&o.callers, "callers", 64, "publishes that are under way at any time")
+	cmd.Flags().IntVar(&o.connections, "connections", defaultConnections, "most connections that the callers of mode row-notify share")
 	cmd.Flags().IntVar(&o.streams, "streams", 1000, "streams that are published to in turn")
 	cmd.Flags().IntVar(&o.bytes, "bytes", 200, "size of a payload")
 	cmd.Flags().DurationVar(&o.length, "time", 3*time.Second, "how long to publish")
@@ -56,8 +47,8 @@ func publishCommand() *cobra.Command {
 }
 
 func (o *publishOptions) run(ctx context.Context) (f figures, err error) {
-	if o.callers < 1 || o.streams < 1 || o.rows < 1 || o.bytes < 0 {
-		return f, errors.New("--callers, --streams and --rows are at least 1, --bytes is not negative")
+	if o.callers < 1 || o.connections < 1 || o.streams < 1 || o.rows < 1 || o.bytes < 0 {
+		return f, errors.New("--callers, --connections, --streams and --rows are at least 1, --bytes is not negative")
 	}
 	publish := o.rowNotify
 	switch o.mode {
@@ -108,7 +99,7 @@ func (o *publishOptions) rowNotify(ctx context.Context, s *scratch) (f figures, 
 	if err != nil {
 		return f, err
 	}
-	config.MaxConns = int32(min(o.callers, maxConnections))
+	config.MaxConns = int32(min(o.callers, o.connections))
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return f, err

@@ -17,22 +17,13 @@ type counted struct {
 
 func queriesCommand() *cobra.Command {
 	var database string
-	cmd := &cobra.Command{
-		Use:   "queries",
-		Short: "Count the statements so far that read the backlog in a database",
-		Long: `Counts the statements so far that read the backlog in a database, of whatever
+	cmd := reporting("queries", "Count the statements so far that read the backlog in a database", func(ctx context.Context) (counted, error) {
+		return countQueries(ctx, database)
+	})
+	cmd.Long = `Counts the statements so far that read the backlog in a database, of whatever
 schema, by its extension pg_stat_statements. Prints null if the server has not
-loaded that.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := countQueries(cmd.Context(), database)
-			if err != nil {
-				return err
-			}
-			return printJSON(cmd.OutOrStdout(), c)
-		},
-	}
-	cmd.Flags().StringVar(&database, "database", "", "URL of the PostgreSQL database")
+loaded that.`
+	askDatabase(cmd, &database)
 	return cmd
 }
 

@@ -27,19 +27,8 @@ type replayed struct {
 
 func replayCommand() *cobra.Command {
 	var o replayOptions
-	cmd := &cobra.Command{
-		Use:   "replay",
-		Short: "Read a stream's frames from Fanfare's table with one SELECT",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := o.run(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return printJSON(cmd.OutOrStdout(), r)
-		},
-	}
-	cmd.Flags().StringVar(&o.database, "database", "", "URL of the PostgreSQL database")
+	cmd := reporting("replay", "Read a stream's frames from Fanfare's table with one SELECT", o.run)
+	askDatabase(cmd, &o.database)
 	cmd.Flags().StringVar(&o.schema, "schema", "fanfare", "Fanfare's schema")
 	cmd.Flags().StringVar(&o.channel, "channel", "", "the stream's channel")
 	cmd.Flags().StringVar(&o.scope, "scope", "", "the stream's scope")

@@ -72,8 +72,8 @@ func TestEveryPublishIsARow(t *testing.T) {
 	url := pgtest.NewDatabase(t)
 	conn := pgtest.Dial(t, url)
 	for _, o := range []publishOptions{
-		{callers: 3, streams: 5, bytes: 200, length: short, rows: 512, mode: "row-notify"},
-		{callers: 100, streams: 1, bytes: 0, length: short, rows: 512, mode: "row-notify", newStreams: true},
+		{connections: 64, callers: 3, streams: 5, bytes: 200, length: short, rows: 512, mode: "row-notify"},
+		{connections: 20, callers: 100, streams: 1, bytes: 0, length: short, rows: 512, mode: "row-notify", newStreams: true},
 		{callers: 100, streams: 7, bytes: 200, length: short, rows: 512, mode: "rows"},
 		{callers: 100, streams: 7, bytes: 200, length: short, rows: 30, mode: "rows", newStreams: true},
 	} {
@@ -94,7 +94,7 @@ func TestEveryPublishIsARow(t *testing.T) {
 			t.Fatal(err)
 		}
 		// What prepares the connections is stored as well.
-		prepared := map[string]int{"row-notify": min(o.callers, maxConnections), "rows": 2 * min(o.callers, o.rows)}[o.mode]
+		prepared := map[string]int{"row-notify": min(o.callers, o.connections), "rows": 2 * min(o.callers, o.rows)}[o.mode]
 		streams := o.streams
 		if o.newStreams {
 			streams = stored.Rows
