@@ -149,7 +149,7 @@ func connectAll(ctx context.Context, pool *pgxpool.Pool, publish func(context.Co
 }
 
 // setsOfRows inserts as many rows in a transaction as callers wait for, on one
-// connection: Fanfare's batches come one after the other, too.
+// connection.
 func (o *publishOptions) setsOfRows(ctx context.Context, s *scratch) (f figures, err error) {
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
