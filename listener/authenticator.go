@@ -108,7 +108,7 @@ func (a *Authenticator) Open(n Notification) (Envelope, error) {
 	if signer == nil {
 		return Envelope{}, ErrUnknownKey
 	}
-	if !hmac.Equal([]byte(signer.digest(h.prefix, h.rest)), []byte(h.digest)) {
+	if !signer.signed(h.prefix, h.rest, h.digest) {
 		return Envelope{}, ErrForged
 	}
 	if err := a.advance(h.PID, mark{h.Transaction, h.Index}); err != nil {
@@ -161,15 +161,28 @@ func (a *Authenticator) forget() {
 	a.floor = max(a.floor, middle+1)
 }
 
-// signer makes digests: HMAC-SHA-256, RFC 2104.
-type signer struct{ mac hash.Hash }
+// signer makes digests: HMAC-SHA-256, RFC 2104. It is for one goroutine.
+type signer struct {
+	mac hash.Hash
+	sum [sha256.Size]byte
+	hex [2 * sha256.Size]byte
+}
 
 func newSigner(secret []byte) *signer { return &signer{mac: hmac.New(sha256.New, secret)} }
 
 // digest signs an envelope without its digest.
-func (s *signer) digest(prefix, rest string) string {
+func (s *signer) digest(prefix, rest string) string { return string(s.sign(prefix, rest)) }
+
+// sign is digest; the result is valid until the next call.
+func (s *signer) sign(prefix, rest string) []byte {
 	s.mac.Reset()
 	_, _ = io.WriteString(s.mac, prefix) // a hash never fails
 	_, _ = io.WriteString(s.mac, rest)
-	return hex.EncodeToString(s.mac.Sum(nil))
+	hex.Encode(s.hex[:], s.mac.Sum(s.sum[:0]))
+	return s.hex[:]
+}
+
+// signed reports whether digest is that of the envelope.
+func (s *signer) signed(prefix, rest, digest string) bool {
+	return hmac.Equal(s.sign(prefix, rest), []byte(digest))
 }

@@ -236,7 +236,8 @@ func parseWhere(kind backlog.AnnouncementKind, fields []string, origin uint64, r
 }
 
 func parseFrame(entry string, origin uint64) (backlog.Announcement, error) {
-	fields, payload, err := cutPayload(entry, 9)
+	var room [fieldsBeforePayload]string
+	fields, payload, err := cutPayload(entry, room[:fieldsBeforePayload-1])
 	if err != nil {
 		return backlog.Announcement{}, err
 	}
@@ -248,7 +249,8 @@ func parseFrame(entry string, origin uint64) (backlog.Announcement, error) {
 }
 
 func parseEphemeral(entry string, origin uint64) (backlog.Announcement, error) {
-	fields, payload, err := cutPayload(entry, 10)
+	var room [fieldsBeforePayload]string
+	fields, payload, err := cutPayload(entry, room[:])
 	if err != nil {
 		return backlog.Announcement{}, err
 	}
@@ -265,11 +267,15 @@ func parseEphemeral(entry string, origin uint64) (backlog.Announcement, error) {
 	return a, parseContent(&a.Frame, fields[6:], payload)
 }
 
-// cutPayload returns the given number of fields before the payload, and the
-// payload, which is not copied.
-func cutPayload(entry string, before int) (fields []string, payload string, err error) {
+// fieldsBeforePayload is how many an ephemeral frame has; a durable one has one less.
+const fieldsBeforePayload = 10
+
+// cutPayload fills fields with those before the payload, and returns them and the
+// payload, which is not copied. The fields' array is the caller's, so that it may be
+// on the stack: this runs for every frame of the schema.
+func cutPayload(entry string, fields []string) (_ []string, payload string, err error) {
 	end := 0
-	for range before {
+	for range fields {
 		i := strings.IndexByte(entry[end:], '\t')
 		if i < 0 {
 			return nil, "", ErrUnreadable
@@ -277,7 +283,11 @@ func cutPayload(entry string, before int) (fields []string, payload string, err 
 		end += i + 1
 	}
 	payload, _, _ = strings.Cut(entry[end:], "\t")
-	return strings.Split(strings.Clone(entry[:end-1]), "\t"), payload, nil
+	rest := strings.Clone(entry[:end])
+	for i := range fields {
+		fields[i], rest, _ = strings.Cut(rest, "\t")
+	}
+	return fields, payload, nil
 }
 
 // parseContent reads what a frame has besides its place; fields begin with the
@@ -318,12 +328,14 @@ func parsePart(entry string) (Part, error) {
 	return p, nil
 }
 
+var strictBase64 = base64.StdEncoding.Strict()
+
 func decodeBase64(s string) ([]byte, error) {
 	// The decoder skips CR and LF wherever they stand; a CR is damage.
 	if strings.IndexByte(s, '\r') >= 0 {
 		return nil, ErrUnreadable
 	}
-	return base64.StdEncoding.Strict().DecodeString(s)
+	return strictBase64.DecodeString(s)
 }
 
 // numbers parses decimal numbers and remembers whether one failed.
