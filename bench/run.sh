@@ -6,7 +6,8 @@
 #   bench/run.sh PLACE…     sqlite, postgresql or postgresql-slow-disk
 #
 # Results are in bench/results: a file for each place with a line of JSON for each
-# figure, and machine.txt with what they were measured on. BENCH_ROUNDS (7) and
+# figure, another one with how long a commit takes there, and machine.txt with what
+# they were measured on. BENCH_ROUNDS (7) and
 # BENCH_TIME (2s, of each side in a round) may be set. PostgreSQL's files are in
 # TMPDIR, which should be on a disk: in memory a flush costs nothing.
 set -euo pipefail
@@ -53,7 +54,7 @@ on_postgresql_slow_disk() {
 
 # note_commit tells how long a commit takes that nothing else waits for.
 note_commit() {
-	echo "a commit of one row, $place: $(bin/limits publish --mode rows --callers 1 --time 2s --database "$FANFARE_STORE")" >>"$results/machine.txt"
+	bin/limits publish --mode rows --callers 1 --time 2s --database "$FANFARE_STORE" >"$results/$place.commit"
 }
 
 note_machine() {
