@@ -133,12 +133,16 @@ func (s *Scenario) Measure(ctx context.Context, config Config, c *Case) error {
 	// What was begun is ended, also after an interruption.
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	err = errors.Join(err, r.end(ending))
+	left := r.end(ending)
 	if ctx.Err() != nil {
-		// The rest is its consequence: a terminal interrupts the servers as well.
+		// Other errors are its consequence: a terminal interrupts the servers as well.
+		// But what was left on a server that runs is its users' business.
+		if r.Running() && left != nil {
+			r.Notef("%s %s: %v", s.Name, c.Name, left)
+		}
 		return context.Cause(ctx)
 	}
-	if err != nil {
+	if err = errors.Join(err, left); err != nil {
 		return fmt.Errorf("%s %s: %w", s.Name, c.Name, err)
 	}
 	return nil

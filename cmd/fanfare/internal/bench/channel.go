@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -100,6 +101,21 @@ func firstOf(errs ...error) error {
 		}
 	}
 	return nil
+}
+
+// filled returns a server to measure, and a channel on it of which so many scopes,
+// numbered from 0, have the frames of the sizes.
+func (r *Run) filled(ctx context.Context, scopes int) (*Server, string, error) {
+	server, err := r.Fanfare(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	channel, err := server.NewChannel(ctx, r, r.Sizes.Frames)
+	if err != nil {
+		return nil, "", err
+	}
+	r.Progressf("publishing what is to be replayed")
+	return server, channel, server.Fill(ctx, channel, scopes, strconv.Itoa, r.Sizes.Frames, r.Sizes.Bytes)
 }
 
 const (

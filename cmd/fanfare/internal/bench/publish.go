@@ -76,7 +76,7 @@ func publishRate(notified, plain Target) func(context.Context, *Run) error {
 		figures := []Figure{{What: "durable publishes", Unit: "/s", ComparedWith: rowNotify, References: m.Of(rowNotify, perSecond), Target: notified}}
 		if plain.set {
 			figures = append(figures, Figure{What: "durable publishes", Unit: "/s", ComparedWith: rows, References: m.Of(rows, perSecond), Target: plain})
-			if r.Config.Reference == "" || r.Database == "" {
+			if m.Of(rows, perSecond) == nil {
 				figures = figures[:1] // it would be the same line again
 			}
 		}
@@ -133,7 +133,7 @@ func publishRounds(ctx context.Context, r *Run, withRows bool) (*Measured[publis
 		return nil, err
 	}
 	sides := []Side[published]{{Name: Fanfare, Measure: func(ctx context.Context) (published, error) { return p.run(ctx, r.Time) }}}
-	if r.Config.Reference != "" && r.Database != "" {
+	if r.comparesStore() {
 		sides = append(sides, r.rowsSide(rowNotify, "row-notify"))
 		if withRows {
 			sides = append(sides, r.rowsSide(rows, "rows"))

@@ -33,20 +33,12 @@ type replayed struct {
 const replayTries = 3
 
 func replay(ctx context.Context, r *Run) error {
-	server, err := r.Fanfare(ctx)
-	if err != nil {
-		return err
-	}
-	channel, err := server.NewChannel(ctx, r, r.Sizes.Frames)
-	if err != nil {
-		return err
-	}
 	// Every replay is of a stream that nobody has subscribed to: the server has
 	// nothing of it in memory. The one before the first round counts for nothing,
 	// since a process's first replay connects to the store.
-	r.Progressf("publishing what is to be replayed")
 	scopes := r.Rounds*replayTries + 1
-	if err := server.Fill(ctx, channel, scopes, strconv.Itoa, r.Sizes.Frames, r.Sizes.Bytes); err != nil {
+	server, channel, err := r.filled(ctx, scopes)
+	if err != nil {
 		return err
 	}
 	if err := server.readAll(ctx, channel, scopes); err != nil {
@@ -68,7 +60,7 @@ func replay(ctx context.Context, r *Run) error {
 		}
 		return best, nil
 	}}}
-	if r.Config.Reference != "" && r.Database != "" {
+	if r.comparesStore() {
 		sides = append(sides, Side[replayed]{bareSelect, func(ctx context.Context) (best replayed, err error) {
 			scope := strconv.Itoa(reference * replayTries)
 			reference++

@@ -27,6 +27,15 @@ type Run struct {
 // that are started.
 func (r *Run) Running() bool { return r.Server != "" }
 
+// comparesStore reports whether a figure of the store can be compared: the
+// references are PostgreSQL's.
+func (r *Run) comparesStore() bool {
+	if r.Config.Reference != "" && r.Database == "" {
+		r.Notef("%s is compared on PostgreSQL only: name a database with --database", r.Scenario)
+	}
+	return r.Config.Reference != "" && r.Database != ""
+}
+
 // Notef tells readers what they must know beside the figures.
 func (r *Run) Notef(format string, args ...any) {
 	if r.Note != nil {

@@ -196,6 +196,14 @@ func TestCasesAreEnded(t *testing.T) {
 	if err := (&Scenario{Name: "s"}).Measure(t.Context(), Config{Rounds: 1}, &leaves); !errors.Is(err, broken) || !strings.Contains(err.Error(), "s one: ") {
 		t.Errorf("an error of the end: %v", err)
 	}
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	var notes []string
+	config := Config{Server: "127.0.0.1:7420", Rounds: 1, Note: func(text string) { notes = append(notes, text) }}
+	err := (&Scenario{Name: "s"}).Measure(interrupted, config, &leaves)
+	if !errors.Is(err, context.Canceled) || fmt.Sprint(notes) != "[s one: broken]" {
+		t.Errorf("what an interruption left on a running server: %v, notes %q", err, notes)
+	}
 }
 
 // What cannot be measured on a running server is refused, or done once.

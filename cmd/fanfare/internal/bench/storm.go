@@ -39,16 +39,8 @@ type stormed struct {
 // The reference sends the frames too if replays is true.
 func storm(reference string, replays bool, mostQueries float64) func(context.Context, *Run) error {
 	return func(ctx context.Context, r *Run) error {
-		server, err := r.Fanfare(ctx)
+		server, channel, err := r.filled(ctx, r.Sizes.Streams)
 		if err != nil {
-			return err
-		}
-		channel, err := server.NewChannel(ctx, r, r.Sizes.Frames)
-		if err != nil {
-			return err
-		}
-		r.Progressf("publishing what is to be replayed")
-		if err := server.Fill(ctx, channel, r.Sizes.Streams, strconv.Itoa, r.Sizes.Frames, r.Sizes.Bytes); err != nil {
 			return err
 		}
 		sides := []Side[stormed]{{Fanfare, func(ctx context.Context) (stormed, error) {
