@@ -7,9 +7,9 @@
 #
 # Results are in bench/results: a file for each place with a line of JSON for each
 # figure, another one with how long a commit takes there, and machine.txt with what
-# they were measured on. BENCH_ROUNDS (7) and
-# BENCH_TIME (2s, of each side in a round) may be set. PostgreSQL's files are in
-# TMPDIR, which should be on a disk: in memory a flush costs nothing.
+# they were measured on. BENCH_ROUNDS (7) and BENCH_TIME (2s, of each side in a
+# round) may be set. PostgreSQL's files are in TMPDIR, which should be on a disk: in
+# memory a flush costs nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 self=$PWD/bench/run.sh
