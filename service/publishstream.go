@@ -162,20 +162,18 @@ func (p *pipeline) submit(ctx context.Context, request *fanfarev1.PublishStreamR
 
 func (p *pipeline) refused(number uint64, weight int64, err error) answer {
 	f := failureOf(err)
-	p.logCause(f)
+	p.log(f)
 	return answer{weight: weight, response: &fanfarev1.PublishStreamResponse{
 		Number:  number,
 		Outcome: &fanfarev1.PublishStreamResponse_Error{Error: f.item()},
 	}}
 }
 
-// logCause logs what the client is not told.
-func (p *pipeline) logCause(f *failure) {
-	if f.cause == nil {
-		return
-	}
+// log logs the refusal of a frame as it would the end of a Publish that is refused
+// so.
+func (p *pipeline) log(f *failure) {
 	kind := callKind{method: "a frame of PublishStream", code: f.code.String(), reason: reasonName(f.reason)}
-	p.server.callLog.log(p.stream.Context(), kind, slog.LevelWarn, "refused a frame of a PublishStream",
+	p.server.callLog.log(p.stream.Context(), kind, slog.Level(callLevel(f.code)), "refused a frame of a PublishStream",
 		[]any{codeField, kind.code, reasonField, kind.reason, "grpc.error", f.Error()})
 }
 

@@ -142,6 +142,37 @@ func TestPublishStreamAnswersAsTheyCome(t *testing.T) {
 	}
 }
 
+// Symptom: a publish queue that was full for minutes left no trace of what
+// PublishStreams lost by it, though Publish wrote of it: only frames whose failure
+// had a cause that the client is not told were logged. A frame is logged as a call
+// is, by its code.
+func TestRefusedFramesAreLoggedLikeCalls(t *testing.T) {
+	for _, refused := range []struct {
+		err         error
+		level, text string
+	}{
+		{backlog.ErrPublishQueueFull, "WARN", "reason=PUBLISH_QUEUE_FULL"},
+		{backlog.ErrNotificationQueueFull, "WARN", "reason=NOTIFICATION_QUEUE_FULL"},
+		{backlog.ErrDiskFull, "WARN", "reason=DISK_FULL"},
+		{backlog.ErrUnavailable, "WARN", "reason=STORE_UNAVAILABLE"},
+		{backlog.ErrOutcomeUnknown, "WARN", "reason=OUTCOME_UNKNOWN"},
+		{errAway, "WARN", driverText},
+		{errors.New("a fault"), "ERROR", "a fault"},
+		{&backlog.LimitError{Field: "channel"}, "DEBUG", "reason=INVALID_FIELD"},
+		{&backlog.KeyConflictError{}, "DEBUG", "reason=KEY_CONFLICT"},
+		{backlog.ErrSequenceExhausted, "DEBUG", "reason=SEQUENCE_EXHAUSTED"},
+		{context.Canceled, "DEBUG", "grpc.code=Canceled"},
+	} {
+		s, log := loggedServer(t, nil)
+		p := &pipeline{server: s, stream: publishStreamOf(t.Context())}
+		p.refused(1, 0, refused.err)
+		line, count := log.last()
+		if count != 1 || !strings.Contains(line, "level="+refused.level) || !strings.Contains(line, refused.text) {
+			t.Errorf("%v: %d lines, the last is %q; want level %s and %s", refused.err, count, line, refused.level, refused.text)
+		}
+	}
+}
+
 // What one stream may have unanswered is bounded, whatever a client sends.
 func TestPublishStreamIsBounded(t *testing.T) {
 	store := newHeldStore()
