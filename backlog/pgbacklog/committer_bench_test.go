@@ -9,42 +9,70 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
-// BenchmarkPublishers compares publishes through the committer with one
-// transaction for each that inserts the row and notifies, through the same
-// driver on the same server. Each iteration is a pair of short runs, so that
-// both meet the same disk; run it with -benchtime 5x or so. Reported are the
-// medians of publishes per second and of the pairs' ratios.
+// BenchmarkPublishers compares publishes through the committer with two others on
+// the same server, through the same driver: one transaction for each frame that
+// inserts the row and notifies, and the same rows in transactions of 512 that do not
+// notify. Each iteration runs all three for a moment, in turns of alternating order,
+// so that they meet the same disk; run it with -benchtime 7x or so. Reported are the
+// medians of frames per second and of the ratios.
 func BenchmarkPublishers(b *testing.B) {
-	const (
-		streams = 50
-		rest    = time.Second
-	)
-	for _, callers := range []int{1, 16, 64, 512} {
-		b.Run(fmt.Sprint("callers=", callers), func(b *testing.B) {
+	const rest = time.Second
+	numbered := func(n int) func(i int) string {
+		return func(i int) string { return fmt.Sprint(i % n) }
+	}
+	for _, c := range []struct {
+		name    string
+		callers int
+		scope   func(i int) string
+	}{
+		{"callers=1", 1, numbered(1000)},
+		{"callers=16", 16, numbered(1000)},
+		{"callers=64", 64, numbered(1000)},
+		{"callers=512", 512, numbered(1000)},
+		{"callers=512/one-stream", 512, numbered(1)},
+		{"callers=512/new-streams", 512, numbered(1 << 62)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
 			url := newSchema(b)
 			s := startPublisher(b, url)
-			rowAndNotify := newRowAndNotify(b, url, callers)
-			payload := make([]byte, 300)
-			var grouped, single, ratios []float64
-			for b.Loop() {
-				g := rate(b, callers, rest, func(ctx context.Context, i int) error {
-					_, err := backlog.Publish(ctx, s, backlog.Publication{
-						Stream: backlog.StreamName{Channel: "bench", Scope: fmt.Sprint(i % streams)}, Payload: payload,
+			payload := make([]byte, 200)
+			var next atomic.Int64
+			plain := newPlainTable(b, url, c.callers)
+			runs := []func() float64{
+				func() float64 {
+					return rate(b, c.callers, rest, func(ctx context.Context) error {
+						_, err := backlog.Publish(ctx, s, backlog.Publication{
+							Stream: backlog.StreamName{Channel: "bench", Scope: c.scope(int(next.Add(1)))}, Payload: payload,
+						})
+						return err
 					})
-					return err
-				})
-				r := rate(b, callers, rest, func(ctx context.Context, i int) error { return rowAndNotify(ctx, payload) })
-				grouped, single, ratios = append(grouped, g), append(single, r), append(ratios, g/r)
+				},
+				func() float64 { return rate(b, c.callers, rest, plain.insertAndNotify) },
+				func() float64 { return plainBatch * rate(b, 1, rest, plain.insertMany) },
 			}
-			b.ReportMetric(median(grouped), "publishes/s")
-			b.ReportMetric(median(single), "row-and-notify/s")
-			b.ReportMetric(median(ratios), "ratio")
+			rates := make([][]float64, len(runs))
+			var toSingle, toRows []float64
+			for backwards := false; b.Loop(); backwards = !backwards {
+				last := make([]float64, len(runs))
+				for i := range runs {
+					if backwards {
+						i = len(runs) - 1 - i
+					}
+					last[i] = runs[i]()
+					rates[i] = append(rates[i], last[i])
+				}
+				toSingle, toRows = append(toSingle, last[0]/last[1]), append(toRows, last[0]/last[2])
+			}
+			b.ReportMetric(median(rates[0]), "publishes/s")
+			b.ReportMetric(median(rates[1]), "row-and-notify/s")
+			b.ReportMetric(median(rates[2]), "rows/s")
+			b.ReportMetric(median(toSingle), "of-row-and-notify")
+			b.ReportMetric(median(toRows), "of-rows")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
@@ -52,16 +80,16 @@ func BenchmarkPublishers(b *testing.B) {
 
 // rate runs publish from many callers for a while and returns how many
 // succeeded a second.
-func rate(b *testing.B, callers int, d time.Duration, publish func(ctx context.Context, i int) error) float64 {
+func rate(b *testing.B, callers int, d time.Duration, publish func(ctx context.Context) error) float64 {
 	b.Helper()
 	var done atomic.Int64
 	var failed atomic.Pointer[error]
 	var wg sync.WaitGroup
 	began := time.Now()
-	for caller := range callers {
+	for range callers {
 		wg.Go(func() {
-			for i := caller; time.Since(began) < d; i++ {
-				if err := publish(b.Context(), i); err != nil {
+			for time.Since(began) < d {
+				if err := publish(b.Context()); err != nil {
 					failed.Store(&err)
 					return
 				}
@@ -76,9 +104,19 @@ func rate(b *testing.B, callers int, d time.Duration, publish func(ctx context.C
 	return float64(done.Load()) / time.Since(began).Seconds()
 }
 
-// newRowAndNotify returns a function that publishes as one would without
-// Fanfare: insert, notify and commit, in one round trip.
-func newRowAndNotify(b *testing.B, url string, callers int) func(ctx context.Context, payload []byte) error {
+// plainTable is published to as one would without Fanfare: its rows are like those
+// of channel_frames.
+type plainTable struct {
+	pool     *pgxpool.Pool
+	next     atomic.Int64
+	payload  []byte
+	payloads [][]byte
+}
+
+// plainBatch is how many rows a transaction of insertMany has.
+const plainBatch = 512
+
+func newPlainTable(b *testing.B, url string, callers int) *plainTable {
 	b.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -90,17 +128,41 @@ func newRowAndNotify(b *testing.B, url string, callers int) func(ctx context.Con
 		b.Fatal(err)
 	}
 	b.Cleanup(pool.Close)
-	if _, err := pool.Exec(b.Context(), `create table plain (id bigint generated always as identity primary key, payload bytea not null)`); err != nil {
+	if _, err := pool.Exec(b.Context(), `create table plain (like fanfare.channel_frames including all)`); err != nil {
 		b.Fatal(err)
 	}
-	return func(ctx context.Context, payload []byte) error {
-		var batch pgx.Batch
-		batch.Queue("begin")
-		batch.Queue("insert into plain (payload) values ($1)", payload)
-		batch.Queue("select pg_notify('plain', encode($1::bytea, 'base64'))", payload)
-		batch.Queue("commit")
-		return pool.SendBatch(ctx, &batch).Close()
+	payload := make([]byte, 200)
+	return &plainTable{pool: pool, payload: payload, payloads: slices.Repeat([][]byte{payload}, plainBatch)}
+}
+
+// place spreads streams over the index, as random identities are.
+func (p *plainTable) place() (stream, sequence int64) {
+	sequence = p.next.Add(1)
+	return sequence % 1000 * 0x1e3779b97f4a7c15 & (1<<62 - 1), sequence
+}
+
+// insertAndNotify inserts one row, notifies and commits, in one round trip.
+func (p *plainTable) insertAndNotify(ctx context.Context) error {
+	stream, sequence := p.place()
+	_, err := p.pool.Exec(ctx, `
+		with stored as (
+		  insert into plain (stream_id, sequence, id, payload, size, content_type, event_type, origin, created)
+		  values ($1, $2, gen_random_uuid(), $3::bytea, octet_length($3::bytea), '', '', 1, clock_timestamp()) returning sequence, payload)
+		select pg_notify('plain', sequence || encode(payload, 'base64')) from stored`, stream, sequence, p.payload)
+	return err
+}
+
+// insertMany inserts plainBatch rows in one transaction.
+func (p *plainTable) insertMany(ctx context.Context) error {
+	streams, sequences := make([]int64, plainBatch), make([]int64, plainBatch)
+	for i := range streams {
+		streams[i], sequences[i] = p.place()
 	}
+	_, err := p.pool.Exec(ctx, `
+		insert into plain (stream_id, sequence, id, payload, size, content_type, event_type, origin, created)
+		select n.stream_id, n.sequence, gen_random_uuid(), n.payload, octet_length(n.payload), '', '', 1, clock_timestamp()
+		  from unnest($1::bigint[], $2::bigint[], $3::bytea[]) n(stream_id, sequence, payload)`, streams, sequences, p.payloads)
+	return err
 }
 
 func median(values []float64) float64 {
