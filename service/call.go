@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
@@ -27,7 +26,7 @@ var errCallEnded = errors.New("the call has ended")
 // handler watches and may end the call at any time.
 type writer struct {
 	stream grpc.ServerStream
-	flight inFlight
+	flight *inFlight
 	// out is what is being sent.
 	out outgoing
 
@@ -37,21 +36,18 @@ type writer struct {
 	ended bool
 	// began is when the SendMsg under way began; zero if there is none.
 	began time.Time
-	// sent is the last position whose frame was handed to the transport.
-	sent backlog.Position
 }
 
 func newWriter(stream grpc.ServerStream) *writer {
 	return &writer{
 		stream: stream,
-		flight: inFlight{connection: connectionOf(stream.Context()), landed: make(chan struct{}, 1)},
+		flight: newInFlight(connectionOf(stream.Context()), nil),
 	}
 }
 
 // send sends one message. It blocks while the client does not read, until the
-// call's context or its handler ends. last is the client's position after the
-// message.
-func (w *writer) send(message any, last backlog.Position) error {
+// call's context or its handler ends.
+func (w *writer) send(message any) error {
 	w.mu.Lock()
 	if w.ended {
 		w.mu.Unlock()
@@ -60,16 +56,13 @@ func (w *writer) send(message any, last backlog.Position) error {
 	w.began = time.Now()
 	w.mu.Unlock()
 
-	w.out = outgoing{message, &w.flight}
+	w.out = outgoing{message: message, flight: w.flight}
 	err := w.stream.SendMsg(&w.out)
 	w.out.message = nil
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.began = time.Time{}
-	if err == nil {
-		w.sent = last
-	}
 	return err
 }
 
@@ -81,12 +74,6 @@ func (w *writer) blocked() time.Duration {
 		return 0
 	}
 	return time.Since(w.began)
-}
-
-func (w *writer) lastSent() backlog.Position {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.sent
 }
 
 func (w *writer) end() {
@@ -112,14 +99,11 @@ func parting(closing context.Context) *failure {
 // has been blocked for the write timeout, or for a shorter time while the server
 // drains.
 func (s *Server) run(stream grpc.ServerStream, loop sendLoop, stalled func(w *writer, draining bool) error) error {
-	if s.isEnding() {
-		return drainingFailure(retryIn())
-	}
-	if !s.admit() {
-		return tooManyCalls(s.cfg.MaxSubscriptions)
+	if err := s.enter(); err != nil {
+		return err
 	}
 	w := newWriter(stream)
-	defer s.leave(w)
+	defer s.leave(stream.Context(), w.flight)
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	closing, tellToGo := context.WithCancelCause(ctx)
@@ -131,6 +115,18 @@ func (s *Server) run(stream grpc.ServerStream, loop sendLoop, stalled func(w *wr
 		done <- recovering(func() error { return loop(ctx, w, closing) })
 	})
 	return s.watch(w, done, tellToGo, stalled)
+}
+
+// enter takes a place for a streaming call, to be given back with leave.
+func (s *Server) enter() error {
+	switch {
+	case s.isEnding():
+		return drainingFailure(retryIn())
+	case !s.admit():
+		return tooManyCalls(s.cfg.MaxSubscriptions)
+	default:
+		return nil
+	}
 }
 
 // admit counts a streaming call, unless there are as many as there may be.

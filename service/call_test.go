@@ -37,7 +37,7 @@ func (s *stalledStream) SendMsg(any) error {
 }
 
 func sendOnce(_ context.Context, w *writer, _ context.Context) error {
-	return w.send(encodedFrames{}, backlog.Position{})
+	return w.send(&fanfarev1.PublishStreamResponse{})
 }
 
 func stalledCall(_ *writer, draining bool) error {
@@ -125,7 +125,7 @@ func TestDrainWaitsForLastWords(t *testing.T) {
 func TestSendAfterTheHandlerReturned(t *testing.T) {
 	w := &writer{stream: &stalledStream{ctx: t.Context()}}
 	w.end()
-	if err := w.send(encodedFrames{}, backlog.Position{}); !errors.Is(err, errCallEnded) {
+	if err := w.send(&fanfarev1.PublishStreamResponse{}); !errors.Is(err, errCallEnded) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -6,7 +6,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
@@ -20,12 +23,10 @@ const (
 	errorsAtOnce = 10
 )
 
-// Names of fields of the lines at the end of calls; reasonField is ours.
+// Names of fields of more than one kind of line.
 const (
-	serviceField = "grpc.service"
-	methodField  = "grpc.method"
-	codeField    = "grpc.code"
-	reasonField  = "reason"
+	codeField   = "grpc.code"
+	reasonField = "reason"
 )
 
 // callLog logs the ends of calls. The first failure of a kind is logged at once,
@@ -75,13 +76,61 @@ func (l *callLog) run(ctx context.Context) {
 	}
 }
 
-// Log implements logging.Logger.
-func (l *callLog) Log(ctx context.Context, level logging.Level, message string, fields ...any) {
-	kind := kindOf(fields)
-	if kind.isNormal() {
-		level = logging.LevelDebug
+// ServerReporter implements interceptors.ServerReportable.
+func (l *callLog) ServerReporter(ctx context.Context, call interceptors.CallMeta) (interceptors.Reporter, context.Context) {
+	return &callReport{log: l, ctx: ctx, service: call.Service, method: call.Method}, ctx
+}
+
+// callReport logs the end of one call. What it costs is little if no line is due,
+// and until then: there are very many calls, and subscriptions last.
+type callReport struct {
+	interceptors.NoopReporter
+	log             *callLog
+	ctx             context.Context
+	service, method string
+}
+
+// PostCall implements interceptors.Reporter.
+func (r *callReport) PostCall(err error, duration time.Duration) {
+	code := status.Code(err)
+	kind := callKind{service: r.service, method: r.method, code: code.String()}
+	if f, ok := err.(*failure); ok && f.reason != fanfarev1.ErrorReason_ERROR_REASON_UNSPECIFIED { //nolint:errorlint // handlers do not wrap it
+		kind.reason = reasonName(f.reason)
 	}
-	l.log(ctx, kind, slog.Level(level), message, fields)
+	level := callLevel(code)
+	if kind.isNormal() {
+		level = slog.LevelDebug
+	}
+	if !r.log.logger.Enabled(r.ctx, level) {
+		return
+	}
+	fields := []any{"grpc.service", kind.service, "grpc.method", kind.method}
+	if p, ok := peer.FromContext(r.ctx); ok {
+		fields = append(fields, "peer.address", p.Addr.String())
+	}
+	fields = append(fields, codeField, kind.code)
+	if err != nil {
+		fields = append(fields, "grpc.error", err.Error())
+	}
+	if kind.reason != "" {
+		fields = append(fields, reasonField, kind.reason)
+	}
+	r.log.log(r.ctx, kind, level, "finished call", append(fields, "grpc.duration", duration.String()))
+}
+
+// callLevel is the level of the line at the end of a call, unless its reason is
+// that of a normal end. What clients do wrong, and what is normal, must not fill the
+// log of a busy server.
+func callLevel(code codes.Code) slog.Level {
+	switch code {
+	case codes.OK, codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.Aborted,
+		codes.FailedPrecondition, codes.Unimplemented, codes.DeadlineExceeded:
+		return slog.LevelDebug
+	case codes.Unavailable, codes.ResourceExhausted, codes.Unknown:
+		return slog.LevelWarn
+	default:
+		return slog.LevelError
+	}
 }
 
 // log logs a line, or counts it.
@@ -137,25 +186,6 @@ func (l *callLog) takeCounted() (counted []callsAlike) {
 	return counted
 }
 
-// kindOf reads the kind of a call from the fields of its line, which are names and
-// values in turn.
-func kindOf(fields []any) (kind callKind) {
-	for i := 0; i+1 < len(fields); i += 2 {
-		value, _ := fields[i+1].(string)
-		switch fields[i] {
-		case serviceField:
-			kind.service = value
-		case methodField:
-			kind.method = value
-		case codeField:
-			kind.code = value
-		case reasonField:
-			kind.reason = value
-		}
-	}
-	return kind
-}
-
 // isNormal reports whether calls end so although nothing is wrong.
 func (k *callKind) isNormal() bool {
 	switch k.reason {
@@ -163,12 +193,4 @@ func (k *callKind) isNormal() bool {
 		return true
 	}
 	return false
-}
-
-// reasonFields are the fields of a line that say more than the error's text.
-func reasonFields(err error) logging.Fields {
-	if f, ok := err.(*failure); ok && f.reason != fanfarev1.ErrorReason_ERROR_REASON_UNSPECIFIED { //nolint:errorlint // handlers do not wrap it
-		return logging.Fields{reasonField, reasonName(f.reason)}
-	}
-	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -43,7 +44,7 @@ func inCallLogWorld(t *testing.T, test func(w *callLogWorld)) {
 
 // call ends a call with err, through the interceptor that logs.
 func (w *callLogWorld) call(method string, err error) {
-	logged := w.unaryInterceptors()[0]
+	logged := interceptors.UnaryServerInterceptor(w.callLog)
 	_, _ = logged(w.t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
 		if err == nil {
 			return nil, nil

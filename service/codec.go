@@ -11,9 +11,11 @@ import (
 // what EncodeFrame returned. The bytes are shared with other subscribers.
 type encodedFrames [][]byte
 
-// outgoing is a message and what counts it until it has been written.
+// outgoing is a message, or without one frames, and what counts it until it has been
+// written.
 type outgoing struct {
 	message any
+	frames  encodedFrames
 	flight  *inFlight
 }
 
@@ -27,11 +29,15 @@ func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 // that one frame's bytes may be in flight on many streams.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	o, counted := v.(*outgoing)
-	if !counted {
-		return c.marshal(v)
+	switch {
+	case !counted:
+		return c.CodecV2.Marshal(v)
+	case o.message == nil:
+		o.flight.Ref()
+		return o.frames.message(o.flight), nil
 	}
 	o.flight.Ref()
-	out, err := c.marshal(o.message)
+	out, err := c.CodecV2.Marshal(o.message)
 	if err != nil {
 		o.flight.Free()
 		return nil, err
@@ -39,16 +45,13 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return append(out, o.flight), nil
 }
 
-func (c codec) marshal(v any) (mem.BufferSlice, error) {
-	frames, ok := v.(encodedFrames)
-	if !ok {
-		return c.CodecV2.Marshal(v)
+func (f encodedFrames) message(last mem.Buffer) mem.BufferSlice {
+	out := make(mem.BufferSlice, len(f)+1)
+	for i := range f {
+		out[i] = (*mem.SliceBuffer)(&f[i]) // a pointer, which an interface holds without an allocation
 	}
-	out := make(mem.BufferSlice, len(frames), len(frames)+1)
-	for i, f := range frames {
-		out[i] = mem.SliceBuffer(f)
-	}
-	return out, nil
+	out[len(f)] = last
+	return out
 }
 
 // Unmarshal implements encoding.CodecV2. A string that is not UTF-8 makes the

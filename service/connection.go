@@ -2,7 +2,9 @@ package service
 
 import (
 	"context"
+	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +31,8 @@ type connection struct {
 	// untaken counts ended calls whose last words are still to be written.
 	untaken atomic.Int64
 	// pages are the places of unary calls that are answered with a page.
-	pages *semaphore.Weighted
+	pages  *semaphore.Weighted
+	outbox outbox
 }
 
 func newConnection(conn net.Conn) *connection {
@@ -81,17 +84,34 @@ type noConn struct{ net.Conn }
 
 func (noConn) Close() error { return nil }
 
-// inFlight counts what a call has handed to grpc and the transport has not written
-// yet. It is a buffer without bytes at the end of each message, since grpc frees a
-// message's buffers when it has written them, or never will.
+// inFlight tells its landing what becomes of what a call hands to grpc. It is a
+// buffer without bytes at the end of each message, since grpc frees a message's
+// buffers when it has written them, or never will.
+//
+// There is one exception: grpc may forget a message without freeing it if the client
+// cancels the call at the moment it is handed over. So when a call has ended, nobody
+// but grpc keeps the buffer.
 type inFlight struct {
 	mem.SliceBuffer
+	*landing
+}
+
+// landing counts what a call has handed to grpc and the transport has not written
+// yet.
+type landing struct {
 	connection *connection
 	references atomic.Int64
-	// landed, if not nil, has room for one: that references came to 0.
-	landed chan struct{}
-	// release, if not nil, is called when they do.
-	release func()
+	// landed is called when references come to 0. It must not block.
+	landed atomic.Pointer[func()]
+}
+
+// newInFlight has landed called when nothing is in flight any more, if it is not nil.
+func newInFlight(c *connection, landed func()) *inFlight {
+	f := &inFlight{landing: &landing{connection: c}}
+	if landed != nil {
+		f.landed.Store(&landed)
+	}
+	return f
 }
 
 // Ref implements mem.Buffer.
@@ -100,44 +120,64 @@ func (f *inFlight) Ref() { f.references.Add(1) }
 // Free implements mem.Buffer.
 func (f *inFlight) Free() {
 	f.connection.taken.Add(1)
-	if f.references.Add(-1) != 0 {
-		return
-	}
-	select {
-	case f.landed <- struct{}{}:
-	default:
-	}
-	if f.release != nil {
-		f.release()
+	if f.references.Add(-1) == 0 {
+		f.land()
 	}
 }
 
-// leave gives back the place of a call that ends, as soon as its client has taken
-// what it was sent: until then grpc holds that, and if the place were free a client
-// that takes nothing could fill the memory with calls that have ended.
-func (s *Server) leave(w *writer) {
-	if w.flight.references.Load() == 0 {
+func (l *landing) land() {
+	if landed := l.landed.Load(); landed != nil {
+		(*landed)()
+	}
+}
+
+// landWhenForgotten has a call that sends nothing more land, too, when grpc has
+// nothing of it any more. What landing calls must not lead to the buffer.
+func (f *inFlight) landWhenForgotten() {
+	runtime.AddCleanup(f, func(l *landing) {
+		if l.references.Swap(0) != 0 {
+			l.land()
+		}
+	}, f.landing)
+}
+
+// leave gives back the place of a call that has ended, as soon as its client has
+// taken what it was sent: until then grpc holds that, and if the place were free a
+// client that takes nothing could fill the memory with calls that have ended. ctx is
+// the call's: of one that its client has cancelled grpc holds nothing.
+func (s *Server) leave(ctx context.Context, f *inFlight) {
+	l := f.landing // not the buffer
+	if l.references.Load() == 0 || errors.Is(ctx.Err(), context.Canceled) {
 		s.calls.Add(-1)
 		return
 	}
+	landed := make(chan struct{}, 1)
+	signal := func() {
+		select {
+		case landed <- struct{}{}:
+		default:
+		}
+	}
+	l.landed.Store(&signal)
+	f.landWhenForgotten()
 	s.loops.Go(func() {
 		defer s.calls.Add(-1)
-		w.flight.awaitLanded(s.cfg.UntakenTimeout)
+		l.await(landed, s.cfg.UntakenTimeout)
 	})
 }
 
-// awaitLanded waits until everything has been written. It closes the connection
-// when nothing was written on it for a time, and when too many of its calls have
-// waited that long: there is no other way to tell the client.
-func (f *inFlight) awaitLanded(patience time.Duration) {
-	c := f.connection
+// await waits until everything has been written. It closes the connection when
+// nothing was written on it for a time, and when too many of its calls have waited
+// that long: there is no other way to tell the client.
+func (l *landing) await(landed <-chan struct{}, patience time.Duration) {
+	c := l.connection
 	c.untaken.Add(1)
 	defer c.untaken.Add(-1)
 	look := time.NewTicker(patience)
 	defer look.Stop()
-	for taken := c.taken.Load(); f.references.Load() > 0; {
+	for taken := c.taken.Load(); l.references.Load() > 0; {
 		select {
-		case <-f.landed:
+		case <-landed:
 		case <-c.gone:
 			return
 		case <-look.C:

@@ -99,7 +99,7 @@ func TestCodecPassesEncodedFramesThrough(t *testing.T) {
 	for i := range 3 {
 		frames = append(frames, EncodeFrame(backlog.Frame{Position: backlog.Position{Epoch: 1, Sequence: uint64(i + 1)}}))
 	}
-	data, err := newCodec().Marshal(frames)
+	data, err := newCodec().Marshal(&outgoing{frames: frames, flight: newInFlight(newConnection(noConn{}), nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

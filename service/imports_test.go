@@ -62,7 +62,7 @@ var bans = []ban{
 }
 
 // testPackages are for tests only.
-var testPackages = []string{module + "/backlog/backlogtest", module + "/backlog/pgbacklog/pgtest", module + "/backlog/pgbacklog/sqltest", module + "/service/servicetest"}
+var testPackages = []string{module + "/bench/limits", module + "/backlog/backlogtest", module + "/backlog/pgbacklog/pgtest", module + "/backlog/pgbacklog/sqltest", module + "/service/servicetest"}
 
 // goList runs go list at the module's root and returns lines of fields.
 func goList(t *testing.T, args ...string) [][]string {

@@ -4,10 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // clients may compress what they send
@@ -71,7 +70,7 @@ func maxRequestBytes(maxFrameBytes int) int {
 func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
 	return []grpc.UnaryServerInterceptor{
 		boundUntaken,
-		logging.UnaryServerInterceptor(s.callLog, loggingOptions()...),
+		interceptors.UnaryServerInterceptor(s.callLog),
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
 		uncompressedUnary,
 	}
@@ -79,7 +78,7 @@ func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
 
 func (s *Server) streamInterceptors() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
-		logging.StreamServerInterceptor(s.callLog, loggingOptions()...),
+		s.logStream,
 		s.endForeignStreams,
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
 		uncompressedStream,
@@ -87,34 +86,6 @@ func (s *Server) streamInterceptors() []grpc.StreamServerInterceptor {
 }
 
 func recovered(_ context.Context, p any) error { return panicFailure(p) }
-
-func loggingOptions() []logging.Option {
-	return []logging.Option{
-		logging.WithLogOnEvents(logging.FinishCall),
-		logging.WithLevels(callLevel),
-		logging.WithErrorFields(reasonFields),
-		logging.WithDisableLoggingFields(
-			logging.SystemTag[0], logging.ComponentFieldKey, logging.MethodTypeFieldKey,
-			"grpc.start_time", "grpc.request.deadline",
-		),
-		logging.WithDurationField(logging.DurationToDurationField),
-	}
-}
-
-// callLevel is the level of the line at the end of a call, unless its reason is
-// that of a normal end. What clients do wrong, and what is normal, must not fill the
-// log of a busy server.
-func callLevel(code codes.Code) logging.Level {
-	switch code {
-	case codes.OK, codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.Aborted,
-		codes.FailedPrecondition, codes.Unimplemented, codes.DeadlineExceeded:
-		return logging.LevelDebug
-	case codes.Unavailable, codes.ResourceExhausted, codes.Unknown:
-		return logging.LevelWarn
-	default:
-		return logging.LevelError
-	}
-}
 
 func uncompressedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if err := sendUncompressed(ctx); err != nil {

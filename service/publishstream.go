@@ -81,7 +81,7 @@ func (p *pipeline) loop(ctx context.Context, w *writer, closing context.Context)
 	for total < 0 || sent < total {
 		select {
 		case a := <-p.answers:
-			if err := w.send(a.response, backlog.Position{}); err != nil {
+			if err := w.send(a.response); err != nil {
 				return failureOf(err)
 			}
 			p.bytes.Release(a.weight)

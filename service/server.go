@@ -45,7 +45,8 @@ type Config struct {
 	// first, and its client resumes. Each call has an age of its own, at random from
 	// 0.9 of this to all of it, so that calls that began together do not end
 	// together. One whose client takes nothing at that moment ends when it does, or
-	// by WriteTimeout. 0: any age.
+	// by WriteTimeout. A subscription stays while the bus does not listen, since a new
+	// one could not begin. 0: any age.
 	MaxStreamAge time.Duration
 	// RefuseEphemeral refuses ephemeral frames, with the reason
 	// EPHEMERAL_UNAVAILABLE: for a bus that does not announce anything.
@@ -107,6 +108,8 @@ type Server struct {
 	// loops counts goroutines that streaming calls started and that may outlive
 	// their handlers by the time grpc needs to release a blocked send.
 	loops sync.WaitGroup
+	// sender sends what subscriptions have.
+	sender sender
 }
 
 // New returns a Server. store and h must be running while it serves; bus is the
@@ -122,6 +125,7 @@ func New(store backlog.Store, h *hub.Hub, bus hub.Bus, cfg Config) *Server {
 		callLog: newCallLog(cfg.Logger),
 		ending:  make(chan struct{}),
 	}
+	s.sender.spawn = s.loops.Go
 	s.health = newHealthService(store.Ping, bus, cfg.BusKind, cfg.Logger)
 	return s
 }

@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"runtime"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -45,10 +44,7 @@ func boundUntaken(ctx context.Context, req any, info *grpc.UnaryServerInfo, hand
 		release()
 		return nil, err
 	}
-	flight := &inFlight{connection: c, release: release}
-	// grpc forgets a message without freeing it if the client cancels the call at
-	// the moment it is handed over. Places that never came back would in the end
-	// leave the connection without any.
-	runtime.AddCleanup(flight, func(release func()) { release() }, release)
-	return &outgoing{response, flight}, nil
+	flight := newInFlight(c, release)
+	flight.landWhenForgotten()
+	return &outgoing{message: response, flight: flight}, nil
 }

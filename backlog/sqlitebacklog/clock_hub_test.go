@@ -62,10 +62,7 @@ func expectReplay(t *testing.T, h *hub.Hub, channel string, want int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	sub, err := h.Subscribe(ctx, backlog.StreamName{Channel: channel}, hub.Oldest())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sub := h.Subscribe(backlog.StreamName{Channel: channel}, hub.Oldest())
 	defer sub.Close()
 	// The newest frame may still be on its way to the hub; then it follows CaughtUp.
 	for got, caughtUp := 0, false; got < want || !caughtUp; {

@@ -312,11 +312,11 @@ func TestEphemeralWritesNothing(t *testing.T) {
 func TestEphemeralUnderTheHub(t *testing.T) {
 	s := openRunning(t, newFile(t))
 	h := runHub(t, s.Store)
-	sub, err := h.Subscribe(t.Context(), backlog.StreamName{Channel: "a"}, hub.Oldest())
-	if err != nil {
+	sub := h.Subscribe(backlog.StreamName{Channel: "a"}, hub.Oldest())
+	defer sub.Close()
+	if _, err := sub.Next(t.Context(), 1); err != nil { // Subscribed
 		t.Fatal(err)
 	}
-	defer sub.Close()
 	pass(t, s, "a", "x")
 	pass(t, s, "a", "x")
 	put(t, s, "a", "1")

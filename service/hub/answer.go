@@ -11,9 +11,9 @@ import (
 type pending struct {
 	start Start
 	sub   *Subscription
-	// done, with room for one, gets the outcome of a new subscription. It is nil
-	// for a running one, which is placed anew because a page could not be read.
-	done chan error
+	// first is true for a new subscription. A running one is placed anew because a
+	// page could not be read.
+	first bool
 	// until is how long a new subscription bears a store that answers from
 	// another server.
 	until time.Time
@@ -161,26 +161,23 @@ func (p *pending) place(a answer, hooks *hooks) {
 	if p.sub.closed {
 		return
 	}
-	p.sub.placeLocked(a, p.done != nil)
-	if p.done != nil {
-		p.done <- nil
-		return
-	}
+	p.sub.placeLocked(a, p.first)
 	hooks.add(p.sub)
 }
 
 // failLocked tells new subscriptions that their load failed. Running ones wait
 // for the next, and so do new ones while the store answers from another server,
 // which passes when its connections have been renewed.
-func (s *stream) failLocked(batch []*pending, err error) (waiting bool) {
+func (s *stream) failLocked(batch []*pending, err error, hooks *hooks) (waiting bool) {
 	now := time.Now()
 	for _, p := range batch {
 		switch {
 		case p.sub.closed:
-		case p.done == nil, errors.Is(err, backlog.ErrOtherServer) && now.Before(p.until):
+		case !p.first, errors.Is(err, backlog.ErrOtherServer) && now.Before(p.until):
 			s.pending = append(s.pending, p)
 		default:
-			p.done <- err
+			p.sub.err = err
+			hooks.add(p.sub)
 		}
 	}
 	if len(s.pending) > 0 {

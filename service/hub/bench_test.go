@@ -68,7 +68,7 @@ func BenchmarkSubscribe(b *testing.B) {
 	drain(b, r.subscribe(orders, Oldest()).sub)
 	b.ReportAllocs()
 	for b.Loop() {
-		sub, err := r.hub.Subscribe(b.Context(), orders, Oldest())
+		sub, _, err := subscribe(b.Context(), r.hub, orders, Oldest())
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -71,7 +71,7 @@ func (r *rig) expectReplay(name backlog.StreamName, base, head int) {
 		{"last 1000", Last(1000), base},
 	} {
 		s := r.subscribe(name, start.start)
-		if got := s.sub.Subscribed(); got.Oldest != uint64(base)+1 || got.ResumeAfter.Sequence != uint64(start.after) || got.Head != newest {
+		if got := s.subscribed; got.Oldest != uint64(base)+1 || got.ResumeAfter.Sequence != uint64(start.after) || got.Head != newest {
 			r.t.Errorf("%s with %d to %d: %+v", start.what, base+1, head, got)
 		}
 		s.caughtUp()
@@ -91,7 +91,7 @@ func (r *rig) expectResume(name backlog.StreamName, p backlog.Position, base, he
 	s := r.subscribe(name, After(p))
 	defer s.sub.Close()
 	from := int(p.Sequence)
-	if resumed := from >= base; s.sub.Subscribed().Resumed != resumed {
+	if resumed := from >= base; s.subscribed.Resumed != resumed {
 		r.t.Errorf("resumed after %d with %d to %d: %v", from, base+1, head, !resumed)
 	} else if !resumed {
 		if g := s.gap(GapTrimmed); g.Oldest != uint64(base)+1 {
@@ -148,7 +148,7 @@ func TestChangedBoundsOfAClosedStream(t *testing.T) {
 				if base := 20 - n; from < base {
 					again.gap(GapTrimmed)
 					continue
-				} else if got := again.sub.Subscribed(); !got.Resumed || got.Oldest != uint64(base)+1 {
+				} else if got := again.subscribed; !got.Resumed || got.Oldest != uint64(base)+1 {
 					t.Errorf("after %d with a backlog of %d: %+v", from, n, got)
 				}
 				again.frames(20 - from)

@@ -29,7 +29,7 @@ func TestClose(t *testing.T) {
 				}
 			}
 			again := r.subscribe(orders, After(middle))
-			if got := again.sub.Subscribed(); !got.Resumed || got.Head != last || got.Oldest != 1 {
+			if got := again.subscribed; !got.Resumed || got.Head != last || got.Oldest != 1 {
 				t.Errorf("Subscribed %+v", got)
 			}
 			again.caughtUpThenClosed(last)
@@ -37,7 +37,7 @@ func TestClose(t *testing.T) {
 			again.sub.Close()
 		}
 		waiting := r.subscribe(orders, Oldest())
-		if got := waiting.sub.Subscribed(); got.Head != last || got.ResumeAfter != (backlog.Position{}) || got.Oldest != 6 {
+		if got := waiting.subscribed; got.Head != last || got.ResumeAfter != (backlog.Position{}) || got.Oldest != 6 {
 			t.Errorf("Subscribed %+v", got)
 		}
 		beginning := r.subscribe(orders, After(backlog.Position{}))
@@ -285,7 +285,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 		r.publishMany(orders, 10, 2)
 		expect(t, s.frames(2), numbers(10, 2))
 		again := r.subscribe(orders, After(backlog.Position{}))
-		if !again.sub.Subscribed().Resumed {
+		if !again.subscribed.Resumed {
 			t.Errorf("0-0 of a stream that was never closed was refused")
 		}
 	})

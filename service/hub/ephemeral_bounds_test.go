@@ -43,7 +43,7 @@ func TestSlowSubscriberIsEnded(t *testing.T) {
 					}
 				}
 				again := r.subscribe(orders, After(slow.sub.Position()))
-				if !again.sub.Subscribed().Resumed {
+				if !again.subscribed.Resumed {
 					t.Errorf("not resumed after %s", slow.sub.Position())
 				}
 				again.caughtUp()

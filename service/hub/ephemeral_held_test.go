@@ -142,7 +142,7 @@ func TestHeldEphemeralFramesGoWithTheStream(t *testing.T) {
 		r.store.setBefore(func(string) { <-time.After(time.Second) })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := r.hub.Subscribe(ctx, orders, Live()); err == nil {
+		if _, _, err := subscribe(ctx, r.hub, orders, Live()); err == nil {
 			t.Fatal("subscribed without a load")
 		}
 		r.ephemeralMany(orders, 0, 100)

@@ -217,7 +217,7 @@ func TestEphemeralFramesDuringTheLoad(t *testing.T) {
 				r.ephemeralMany(orders, 3, 1)
 			}
 			s := r.subscribe(orders, Live())
-			if got := s.sub.Subscribed().Head.Sequence; got != uint64(stored)+1 {
+			if got := s.subscribed.Head.Sequence; got != uint64(stored)+1 {
 				t.Fatalf("acked with head %d", got)
 			}
 			s.ephemerals(3)

@@ -70,20 +70,37 @@ func (r *rig) subscribe(name backlog.StreamName, start Start) *reader {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	sub, err := r.hub.Subscribe(ctx, name, start)
+	sub, subscribed, err := subscribe(ctx, r.hub, name, start)
 	if err != nil {
 		r.t.Fatalf("Subscribe %v: %v", name, err)
 	}
 	r.t.Cleanup(sub.Close)
-	return &reader{rig: r, name: name, sub: sub, position: sub.Subscribed().ResumeAfter}
+	return &reader{rig: r, name: name, sub: sub, subscribed: subscribed, position: subscribed.ResumeAfter}
+}
+
+// subscribe waits until a new subscription has begun.
+func subscribe(ctx context.Context, h *Hub, name backlog.StreamName, start Start) (*Subscription, Subscribed, error) {
+	sub := h.Subscribe(name, start)
+	d, err := sub.Next(ctx, 1)
+	if err != nil {
+		sub.Close()
+		return nil, Subscribed{}, err
+	}
+	subscribed, ok := d.Notice.(Subscribed)
+	if !ok {
+		sub.Close()
+		return nil, Subscribed{}, fmt.Errorf("the first delivery is %+v", d)
+	}
+	return sub, subscribed, nil
 }
 
 // reader reads a subscription and checks it against the model.
 type reader struct {
 	*rig
-	name     backlog.StreamName
-	sub      *Subscription
-	position backlog.Position
+	name       backlog.StreamName
+	sub        *Subscription
+	subscribed Subscribed
+	position   backlog.Position
 	// payloads are those of durable frames, ephemeral those of ephemeral ones, all
 	// those of both.
 	payloads, ephemeral, all []string

@@ -188,54 +188,53 @@ func (h *Hub) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Subscribe begins a subscription of a stream, which need not exist. When it
-// returns, frames that commit from then on reach the subscription; the caller
-// must Close it.
+// Subscribe begins a subscription of a stream, which need not exist, and does not
+// wait for anything. The caller must Close it.
 //
-// It waits for a listening and, unless the stream's tail answers the start, for
-// a read of the store. Errors: ErrNotListening, ErrStopped, the store's, ctx's.
-func (h *Hub) Subscribe(ctx context.Context, name backlog.StreamName, start Start) (*Subscription, error) {
-	l, err := h.ensure(ctx)
-	if err != nil {
-		return nil, err
+// What it delivers first is Subscribed: frames that commit from then on reach the
+// subscription. That takes a listening and, unless the stream's tail answers the
+// start, a read of the store. The subscription ends instead with ErrNotListening,
+// or an error of the store.
+func (h *Hub) Subscribe(name backlog.StreamName, start Start) *Subscription {
+	sub := &Subscription{hub: h, stream: h.acquire(name)}
+	p := &pending{start: start, sub: sub, first: true, until: time.Now().Add(h.cfg.ListenTimeout)}
+	if l := h.bus.Current(); l.Number != 0 {
+		sub.stream.placeOrQueue(p, l)
+		return sub
 	}
-	s := h.acquire(name)
-	sub := &Subscription{hub: h, stream: s}
-	if err := s.subscribe(ctx, sub, start, l); err != nil {
-		sub.Close()
-		return nil, err
-	}
-	return sub, nil
+	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.ListenTimeout)
+	sub.cancel = cancel
+	go func() {
+		defer cancel()
+		h.awaitListening(ctx, p)
+	}()
+	return sub
 }
 
-// subscribe places a new subscription, and waits for that.
-func (s *stream) subscribe(ctx context.Context, sub *Subscription, start Start, l backlog.Listening) error {
-	p := &pending{start: start, sub: sub, done: make(chan error, 1), until: time.Now().Add(s.hub.cfg.ListenTimeout)}
-	if s.placeOrQueue(p, l) {
-		return nil
+// awaitListening places a subscription, or has it wait for a load, when there is a
+// listening.
+func (h *Hub) awaitListening(ctx context.Context, p *pending) {
+	l, err := h.bus.Ensure(ctx)
+	if err == nil {
+		p.sub.stream.placeOrQueue(p, l)
+		return
 	}
-	select {
-	case err := <-p.done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.hub.stopped:
-		return ErrStopped
-	}
+	p.sub.fail(fmt.Errorf("%w: %w", ErrNotListening, err))
 }
 
 // placeOrQueue places a subscription from the tail, or has it wait for a load.
-func (s *stream) placeOrQueue(p *pending, l backlog.Listening) (placed bool) {
+func (s *stream) placeOrQueue(p *pending, l backlog.Listening) {
+	var hooks hooks
+	defer hooks.call()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used = time.Now()
 	if a, ok := s.answerLocked(p.start, l.Number); ok {
-		p.sub.placeLocked(a, true)
-		return true
+		p.place(a, &hooks)
+		return
 	}
 	s.pending = append(s.pending, p)
 	s.queueLoadLocked()
-	return false
 }
 
 // ensure returns the current listening, waiting for one for a bounded time.

@@ -43,12 +43,12 @@ func TestReconnectingHerd(t *testing.T) {
 			for i := range clients {
 				group.Go(func() error {
 					name := streamName(i % streams)
-					sub, err := r.hub.Subscribe(t.Context(), name, tt.start(i, r.store.head(name)))
+					sub, subscribed, err := subscribe(t.Context(), r.hub, name, tt.start(i, r.store.head(name)))
 					if err != nil {
 						return err
 					}
 					defer sub.Close()
-					reader := &reader{rig: r, name: name, sub: sub, position: sub.Subscribed().ResumeAfter}
+					reader := &reader{rig: r, name: name, sub: sub, subscribed: subscribed, position: subscribed.ResumeAfter}
 					for reader.position.Sequence != 50 || len(reader.notices) == 0 {
 						if _, err := reader.next(t.Context()); err != nil {
 							return err
@@ -228,7 +228,7 @@ func TestReReadIsSpread(t *testing.T) {
 		var group errgroup.Group
 		for i := range streams {
 			group.Go(func() error {
-				sub, err := r.hub.Subscribe(t.Context(), streamName(i), Live())
+				sub, _, err := subscribe(t.Context(), r.hub, streamName(i), Live())
 				if err == nil {
 					t.Cleanup(sub.Close)
 				}

@@ -241,14 +241,14 @@ type modelClient struct {
 func (c *modelClient) follow(ctx context.Context) error {
 	start := After(backlog.Position{})
 	for {
-		sub, err := c.hub.Subscribe(ctx, c.stream.name, start)
+		sub, subscribed, err := subscribe(ctx, c.hub, c.stream.name, start)
 		if errors.Is(err, backlog.ErrUnavailable) || errors.Is(err, backlog.ErrOtherServer) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		final, err := c.read(ctx, sub)
+		final, err := c.read(ctx, sub, subscribed)
 		if errors.Is(err, ErrSlowSubscriber) {
 			c.slow.Add(1)
 			c.position, err = sub.Position(), nil
@@ -269,10 +269,10 @@ func (c *modelClient) follow(ctx context.Context) error {
 }
 
 // read reads for a while, or to the final frame.
-func (c *modelClient) read(ctx context.Context, sub *Subscription) (final bool, err error) {
-	r := &reader{rig: c.rig, name: c.stream.name, sub: sub, position: sub.Subscribed().ResumeAfter, loose: c.shuffled || c.stream != c.streams[0]}
+func (c *modelClient) read(ctx context.Context, sub *Subscription, subscribed Subscribed) (final bool, err error) {
+	r := &reader{rig: c.rig, name: c.stream.name, sub: sub, subscribed: subscribed, position: subscribed.ResumeAfter, loose: c.shuffled || c.stream != c.streams[0]}
 	seen, order := c.stream.log.follow(), &modelOrder{told: -1}
-	if sub.Subscribed().Resumed && r.position.Sequence != c.position.Sequence {
+	if subscribed.Resumed && r.position.Sequence != c.position.Sequence {
 		return false, fmt.Errorf("resumed after %s, asked for %s", r.position, c.position)
 	}
 	c.notices = nil

@@ -11,15 +11,19 @@ type Delivery struct {
 	// Last is the subscription's position once this is delivered, which no ephemeral
 	// frame moves.
 	Last backlog.Position
-	// Notice is a Gap, CaughtUp, Status or Closed; nil if there are Frames.
+	// Notice is a Subscribed, Gap, CaughtUp, Status or Closed; nil if there are
+	// Frames.
 	Notice Notice
+	// AtEnd is true if nothing follows yet: there is no need to ask, the wake hook will
+	// be called.
+	AtEnd bool
 }
 
-// Notice is what a subscriber must know besides frames: [Gap], [CaughtUp],
-// [Status] or [Closed].
+// Notice is what a subscriber must know besides frames: [Subscribed], [Gap],
+// [CaughtUp], [Status] or [Closed].
 type Notice interface{ notice() }
 
-// Subscribed tells where a subscription begins.
+// Subscribed tells where a subscription begins. It comes first, once.
 type Subscribed struct {
 	// Head is the stream's newest position as this replica knows it: 0-0 if the
 	// stream does not exist, the last one of the numbering that ended if it is
@@ -98,6 +102,7 @@ type Closed struct {
 	Last backlog.Position
 }
 
-func (Gap) notice()      {}
-func (CaughtUp) notice() {}
-func (Closed) notice()   {}
+func (Subscribed) notice() {}
+func (Gap) notice()        {}
+func (CaughtUp) notice()   {}
+func (Closed) notice()     {}

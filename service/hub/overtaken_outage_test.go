@@ -22,9 +22,10 @@ func (r *rig) overtakenSubscribe(t *testing.T) (running *reader, subscribed chan
 	position.Sequence = 43
 	subscribed = make(chan error, 1)
 	var got *Subscription
+	var placed Subscribed
 	go func() {
 		var err error
-		got, err = r.hub.Subscribe(t.Context(), orders, After(position))
+		got, placed, err = subscribe(t.Context(), r.hub, orders, After(position))
 		subscribed <- err
 	}()
 	synctest.Wait()
@@ -33,7 +34,7 @@ func (r *rig) overtakenSubscribe(t *testing.T) (running *reader, subscribed chan
 	}
 	return running, subscribed, func() *reader {
 		r.t.Cleanup(got.Close)
-		return &reader{rig: r, name: orders, sub: got, position: got.Subscribed().ResumeAfter}
+		return &reader{rig: r, name: orders, sub: got, subscribed: placed, position: placed.ResumeAfter}
 	}
 }
 
@@ -54,8 +55,8 @@ func TestFailoverWhileAnnouncementsAreAwaited(t *testing.T) {
 		}
 		r.publishMany(orders, 100, 5)
 		s := sub()
-		if s.sub.Subscribed().Resumed {
-			t.Errorf("%+v: the position is of lost frames", s.sub.Subscribed())
+		if s.subscribed.Resumed {
+			t.Errorf("%+v: the position is of lost frames", s.subscribed)
 		}
 		s.gap(GapAhead)
 	})
@@ -93,7 +94,7 @@ func TestBlipWhileAnnouncementsAreAwaited(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := sub()
-		if got := s.sub.Subscribed(); !got.Resumed || got.ResumeAfter.Sequence != 43 {
+		if got := s.subscribed; !got.Resumed || got.ResumeAfter.Sequence != 43 {
 			t.Errorf("%+v", got)
 		}
 		expect(t, s.frames(2), numbers(43, 2))

@@ -58,7 +58,7 @@ func TestSubscribeAheadOfAnnouncements(t *testing.T) {
 					}
 					if c.reason != 0 {
 						s.gap(c.reason)
-					} else if got := s.sub.Subscribed(); got.ResumeAfter.Sequence != uint64(c.from) || got.Head.Sequence != 45 {
+					} else if got := s.subscribed; got.ResumeAfter.Sequence != uint64(c.from) || got.Head.Sequence != 45 {
 						t.Errorf("%+v", got)
 					}
 					r.bus.publish(orders, "45")

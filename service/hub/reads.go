@@ -66,9 +66,11 @@ func (h *Hub) loadRound(ctx context.Context, streams []*stream, size *roundSize)
 	} else {
 		h.loadFailed.warn(slog.Int("streams", len(parts)), slog.Any("error", err))
 	}
+	var hooks hooks
+	defer hooks.call()
 	for _, p := range parts {
 		p.stream.mu.Lock()
-		failed = p.stream.failLocked(p.batch, err) || failed
+		failed = p.stream.failLocked(p.batch, err, &hooks) || failed
 		p.stream.mu.Unlock()
 	}
 	return failed

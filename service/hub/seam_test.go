@@ -125,7 +125,7 @@ func TestListeningEndsDuringTheLoad(t *testing.T) {
 		if time.Since(began) < time.Second {
 			t.Errorf("acked without a listening")
 		}
-		if got := s.sub.Subscribed().Head.Sequence; got != 3 {
+		if got := s.subscribed.Head.Sequence; got != 3 {
 			t.Errorf("acked with head %d, want 3", got)
 		}
 		s.caughtUp()
@@ -169,7 +169,7 @@ func TestTailOfAnOlderListeningAnswersNobody(t *testing.T) {
 		r.store.setBefore(func(string) { <-time.After(time.Second) })
 		r.bus.listen()
 		s := r.subscribe(orders, Live())
-		if got := s.sub.Subscribed().Head.Sequence; got != 8 {
+		if got := s.subscribed.Head.Sequence; got != 8 {
 			t.Errorf("live begins after %d, want 8", got)
 		}
 	})

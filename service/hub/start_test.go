@@ -49,7 +49,7 @@ func TestStarts(t *testing.T) {
 					if again, _ := r.store.reads(); resident && again != loads {
 						t.Errorf("a start inside the tail was answered with a query")
 					}
-					got := s.sub.Subscribed()
+					got := s.subscribed
 					if got.Head != r.store.head(orders) || got.Oldest != 21 || got.ResumeAfter.Sequence != uint64(tt.first) {
 						t.Errorf("Subscribed %+v", got)
 					}
@@ -85,7 +85,7 @@ func TestPositionsThatCannotBeResumed(t *testing.T) {
 				{backlog.Position{}, GapTrimmed},
 			} {
 				s := r.subscribe(orders, After(tt.p))
-				if got := s.sub.Subscribed(); got.Resumed || got.ResumeAfter != tt.p || s.sub.Position() != tt.p {
+				if got := s.subscribed; got.Resumed || got.ResumeAfter != tt.p || s.sub.Position() != tt.p {
 					t.Errorf("Subscribed %+v", got)
 				}
 				g := s.gap(tt.reason)
@@ -151,7 +151,7 @@ func TestWaitingForAStream(t *testing.T) {
 		var all []*reader
 		for _, start := range []Start{Oldest(), Live(), Last(3), After(backlog.Position{})} {
 			s := r.subscribe(orders, start)
-			if got := s.sub.Subscribed(); got.Head != (backlog.Position{}) || got.Oldest != 1 || got.ResumeAfter != (backlog.Position{}) {
+			if got := s.subscribed; got.Head != (backlog.Position{}) || got.Oldest != 1 || got.ResumeAfter != (backlog.Position{}) {
 				t.Errorf("Subscribed %+v", got)
 			}
 			s.caughtUp()
@@ -169,23 +169,23 @@ func TestSubscribeFails(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
 		broken := errors.New("broken")
 		r.store.setFail(broken)
-		if _, err := r.hub.Subscribe(t.Context(), orders, Oldest()); !errors.Is(err, broken) {
+		if _, _, err := subscribe(t.Context(), r.hub, orders, Oldest()); !errors.Is(err, broken) {
 			t.Errorf("store broken: %v", err)
 		}
 		r.store.setFail(backlog.ErrOtherServer)
 		began := time.Now()
-		if _, err := r.hub.Subscribe(t.Context(), orders, Oldest()); !errors.Is(err, backlog.ErrOtherServer) || time.Since(began) < 5*time.Second {
+		if _, _, err := subscribe(t.Context(), r.hub, orders, Oldest()); !errors.Is(err, backlog.ErrOtherServer) || time.Since(began) < 5*time.Second {
 			t.Errorf("other server: %v after %s", err, time.Since(began))
 		}
 		r.store.setFail(nil)
 		r.bus.kill()
 		began = time.Now()
-		if _, err := r.hub.Subscribe(t.Context(), orders, Oldest()); !errors.Is(err, ErrNotListening) || time.Since(began) != 5*time.Second {
+		if _, _, err := subscribe(t.Context(), r.hub, orders, Oldest()); !errors.Is(err, ErrNotListening) || time.Since(began) != 5*time.Second {
 			t.Errorf("not listening: %v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := r.hub.Subscribe(ctx, orders, Oldest()); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := subscribe(ctx, r.hub, orders, Oldest()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("caller gone: %v", err)
 		}
 		if n := r.hub.Subscribers(orders); n != 0 {
@@ -210,7 +210,7 @@ func TestOtherServerIsRetried(t *testing.T) {
 func TestLoadThatHangs(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
 		r.store.setBefore(func(string) { <-time.After(20 * time.Second) })
-		_, err := r.hub.Subscribe(t.Context(), orders, Oldest())
+		_, _, err := subscribe(t.Context(), r.hub, orders, Oldest())
 		if !errors.Is(err, backlog.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
@@ -223,7 +223,7 @@ func TestCallerLeavesWhileLoading(t *testing.T) {
 		r.store.setBefore(func(string) { <-gate })
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := r.hub.Subscribe(ctx, orders, Oldest()); !errors.Is(err, context.Canceled) {
+		if _, _, err := subscribe(ctx, r.hub, orders, Oldest()); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		close(gate)
@@ -244,11 +244,11 @@ func TestEndOfSubscriptionAndHub(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()
-	sub, err := h.Subscribe(t.Context(), orders, Live())
+	sub, _, err := subscribe(t.Context(), h, orders, Live())
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed, err := h.Subscribe(t.Context(), orders, Live())
+	closed, _, err := subscribe(t.Context(), h, orders, Live())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func TestEndOfSubscriptionAndHub(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if _, err := h.Subscribe(t.Context(), streamName(9), Live()); !errors.Is(err, ErrStopped) {
+	if _, _, err := subscribe(t.Context(), h, streamName(9), Live()); !errors.Is(err, ErrStopped) {
 		t.Errorf("Subscribe at a stopped hub: %v", err)
 	}
 }

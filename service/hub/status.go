@@ -56,7 +56,7 @@ func (s *stream) wakeAll(hooks *hooks) {
 
 // wakeRunning wakes a subscription that is placed anew.
 func (p *pending) wakeRunning(hooks *hooks) {
-	if p.done == nil {
+	if !p.first {
 		hooks.add(p.sub)
 	}
 }

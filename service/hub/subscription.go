@@ -25,10 +25,12 @@ type Subscription struct {
 	hub    *Hub
 	stream *stream
 
-	// The rest is guarded by stream.mu, but subscribed, which never changes.
+	// The rest is guarded by stream.mu.
 
 	// tail holds the cursor; nil before the subscription has been placed.
 	tail *tail
+	// subscribed is what is handed over first; nil before and after.
+	subscribed *Subscribed
 	// cursor is the last position handed over.
 	cursor backlog.Position
 	// had is the number of the last ephemeral frame of the tail that was handed over,
@@ -54,13 +56,14 @@ type Subscription struct {
 	hook    func()
 	waitsIn *waiters
 	waitsAt int
+	// cancel ends the wait for a listening; nil if there was one at once.
+	cancel context.CancelFunc
 
 	// wakeup is what Next waits for; nil before the first Next.
 	wakeup chan struct{}
 	// began is the sequence of the head when the subscription began, if it began in
 	// this tail: an ephemeral frame that follows a smaller one was committed before.
-	began      uint64
-	subscribed Subscribed
+	began uint64
 }
 
 // turn is a Gap and the place after it. Without a reason it is only the place.
@@ -73,19 +76,17 @@ type turn struct {
 	unannounced bool
 }
 
-// Subscribed tells where the subscription began.
-func (s *Subscription) Subscribed() Subscribed { return s.subscribed }
-
 // Position returns the last position handed over, or where delivery begins. A
-// subscription that waits for a stream's first frame is at 0-0.
+// subscription that waits for a stream's first frame is at 0-0, and so is one whose
+// Subscribed has not been delivered.
 func (s *Subscription) Position() backlog.Position {
 	s.stream.mu.Lock()
 	defer s.stream.mu.Unlock()
 	return s.cursor
 }
 
-// SetWake sets the hook that is called when TryNext has returned false and
-// something may follow since. It is called once for each time, sometimes for
+// SetWake sets the hook that is called when TryNext has said that nothing follows
+// and something may since. It is called once for each time, sometimes for
 // nothing, possibly once more while Close returns; from any goroutine and
 // without locks; it must not block. Set it before the first TryNext. Next sets
 // a hook of its own.
@@ -97,11 +98,11 @@ func (s *Subscription) SetWake(hook func()) {
 
 // TryNext returns what follows, without blocking: frames of up to maxBytes
 // encoded bytes together, at least one, or a notice. It returns false if there
-// is nothing yet; then the wake hook will be called. What it returns counts as
-// handed over.
+// is nothing yet; then the wake hook will be called, and so it will after a Delivery
+// that is AtEnd. What it returns counts as handed over.
 //
-// The error is io.EOF after a Closed, ErrSubscriptionClosed after Close, and
-// ErrSlowSubscriber.
+// The error is io.EOF after a Closed, ErrSubscriptionClosed after Close,
+// ErrSlowSubscriber, and before Subscribed what [Hub.Subscribe] says.
 func (s *Subscription) TryNext(maxBytes int) (Delivery, bool, error) {
 	s.stream.mu.Lock()
 	defer s.stream.mu.Unlock()
@@ -111,6 +112,7 @@ func (s *Subscription) TryNext(maxBytes int) (Delivery, bool, error) {
 	for {
 		switch d, result := s.stepLocked(maxBytes); result {
 		case delivered:
+			d.AtEnd = s.waitAtEndLocked()
 			return d, true, nil
 		case waits:
 			return Delivery{}, false, nil
@@ -165,6 +167,9 @@ func (s *Subscription) close() (first bool) {
 	}
 	s.closed = true
 	s.err = ErrSubscriptionClosed
+	if s.cancel != nil {
+		s.cancel()
+	}
 	s.turn = nil
 	s.leavePageLocked()
 	s.leaveTailLocked()
@@ -173,6 +178,19 @@ func (s *Subscription) close() (first bool) {
 		signal(s.wakeup)
 	}
 	return true
+}
+
+// fail ends a subscription that could not begin.
+func (s *Subscription) fail(err error) {
+	var hooks hooks
+	defer hooks.call()
+	s.stream.mu.Lock()
+	defer s.stream.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.err = err
+	hooks.add(s)
 }
 
 // result says what a step came to.
@@ -190,6 +208,12 @@ const (
 func (s *Subscription) stepLocked(maxBytes int) (Delivery, result) {
 	t := s.tail
 	switch {
+	case t == nil:
+		return Delivery{}, waits
+	case s.subscribed != nil:
+		d := Delivery{Last: s.cursor, Notice: *s.subscribed}
+		s.subscribed = nil
+		return d, delivered
 	case s.status != s.hub.statuses.Load():
 		return s.statusLocked(), delivered
 	case s.turn != nil:
@@ -279,6 +303,18 @@ func (s *Subscription) atEndLocked() (Delivery, result) {
 	}
 }
 
+// waitAtEndLocked has the subscription wait at the end of its tail, if it is there
+// and nothing else is due.
+func (s *Subscription) waitAtEndLocked() bool {
+	t := s.tail
+	if t == nil || s.cursor.Sequence != t.head.Sequence || t.ending != 0 || s.had != t.ephemerals.last ||
+		s.subscribed != nil || !s.caughtUp || s.turn != nil || s.judging || s.page != nil {
+		return false
+	}
+	s.waitLocked(&t.parked)
+	return true
+}
+
 // unreadableLocked: what follows the cursor cannot be read any more. A load
 // decides where to go on, as for a new subscription.
 func (s *Subscription) unreadableLocked() {
@@ -325,7 +361,7 @@ func (s *Subscription) turnLocked(maxBytes int) (Delivery, result) {
 func (s *Subscription) placeLocked(a answer, first bool) {
 	s.judging = false
 	if first {
-		s.subscribed = a.subscribed
+		s.subscribed = &a.subscribed
 		s.enterLocked(a.tail, a.subscribed.ResumeAfter)
 		// What came before is not for this subscription.
 		s.had, s.began = a.tail.ephemerals.last, a.tail.head.Sequence
@@ -381,7 +417,11 @@ func (s *Subscription) leavePageLocked() {
 }
 
 func (s *Subscription) waitLocked(w *waiters) {
-	if s.waitsIn != w {
-		w.add(s)
+	if s.waitsIn == w {
+		return
 	}
+	if s.waitsIn != nil {
+		s.waitsIn.remove(s)
+	}
+	w.add(s)
 }

@@ -42,7 +42,7 @@ func TestFailingStoreDoesNotFloodTheLog(t *testing.T) {
 		for i := range 600 {
 			go func() {
 				<-time.After(time.Duration(i) * 100 * time.Millisecond)
-				if _, err := r.hub.Subscribe(t.Context(), streamName(streams+i), Live()); err == nil {
+				if _, _, err := subscribe(t.Context(), r.hub, streamName(streams+i), Live()); err == nil {
 					t.Error("subscribed without a load")
 				}
 			}()

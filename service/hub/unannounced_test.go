@@ -68,7 +68,7 @@ func TestNothingAnnouncedIsTold(t *testing.T) {
 			for _, start := range []Start{Oldest(), Live(), Last(1), After(head)} {
 				s := r.subscribe(orders, start)
 				g := s.gap(GapEphemeralMaybeMissed)
-				if p := s.sub.Subscribed().ResumeAfter; g.ResumeAfter != p || g.Requested != p || g.Head != head || len(s.all) != 0 {
+				if p := s.subscribed.ResumeAfter; g.ResumeAfter != p || g.Requested != p || g.Head != head || len(s.all) != 0 {
 					t.Errorf("gap %+v after %v, subscribed after %s", g, s.all, p)
 				}
 				s.caughtUp()
