@@ -585,9 +585,9 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- The short way for one frame without key and expectation, which is what an
--- application and a service that is not busy publish. status is null if it takes
--- the long way.
+-- The short way for one frame without key and expectation, which is what most
+-- applications publish, and lanes, and who publishes ephemeral frames. status is null
+-- if it takes the long way.
 -- +goose StatementBegin
 create function _publish_one(p_channel text, p_scope text, p_payload bytea, p_content_type text, p_event_type text, p_headers text,
   p_ephemeral boolean, p_mode text, p_origin bigint, out status smallint, out epoch bigint, out sequence bigint)
