@@ -349,7 +349,7 @@ func TestEphemeralAnswerLost(t *testing.T) {
 	}
 	mustPublishSoon(t, s, publication("", "marker"))
 	count := make(map[string]int)
-	for _, a := range announced(t, conn, 9) { // with four that warm up
+	for _, a := range announced(t, conn, 11) { // with six that warm up
 		count[string(a.Frame.Payload)+" "+a.Stream.Scope]++
 	}
 	for _, what := range []string{"passing keyed", "durable keyed", "passing keyless", "durable keyless", "marker "} {
