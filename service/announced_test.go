@@ -100,10 +100,13 @@ func TestAnnouncementsOfABatch(t *testing.T) {
 func (w *world) muteAnnouncements() (restore func()) {
 	conn := w.sql()
 	w.exec(conn, `alter function fanfare._announce(text[], bigint) rename to _announce_muted;
-		create function fanfare._announce(p_entries text[], p_origin bigint) returns int language sql as 'select 0'`)
+		create function fanfare._announce(p_entries text[], p_origin bigint) returns int language sql as 'select 0';
+		delete from fanfare.announcing -- without which no frame is published the short way`)
 	return func() {
 		w.exec(conn, `drop function fanfare._announce(text[], bigint);
-			alter function fanfare._announce_muted(text[], bigint) rename to _announce`)
+			alter function fanfare._announce_muted(text[], bigint) rename to _announce;
+			update fanfare.settings set inline_bytes = inline_bytes; -- fills announcing
+			select fanfare._remember_origin()`)
 	}
 }
 

@@ -14,25 +14,22 @@ import (
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
-// stateColumns are those of the view stream_states that state.columns scans,
-// for an alias s.
-const stateColumns = `s.channel, s.scope, s.epoch, s.head, s.head_origin, s.floor, s.closed, s.ever_closed, s.previous_epoch, s.ephemeral,
-	s.backlog, (extract(epoch from s.retention_age) * 1000000)::bigint, s.base, s.base_origin, s.created, s.updated`
-
-// noState stands for stateColumns in rows of another kind.
-const noState = `null::text, null::text, null::bigint, null::bigint, null::bigint, null::bigint, null::boolean, null::boolean, null::bigint, null::boolean,
-	null::bigint, null::bigint, null::bigint, null::bigint, null::timestamptz, null::timestamptz`
+// stateColumns are those of the view stream_states that stateRow.columns scans, for
+// an alias s. They are few, since rows of other kinds, which are many, have them
+// too: the numbers share an array.
+const stateColumns = `s.channel, s.scope, s.created, s.updated, array[s.epoch, s.head, s.head_origin, s.floor, s.closed::int, s.ever_closed::int,
+	s.previous_epoch, s.ephemeral::int, s.backlog, (extract(epoch from s.retention_age) * 1000000)::bigint, s.base, s.base_origin]`
 
 // serverRow is the first branch of a read: who answered, and when. It stands in
 // the same statement as the rest, so it is about the server that gave the rest.
-const serverRow = `select 0, null::bigint, null::bigint, fanfare._origin(), null::bytea, null::text, null::text, null::jsonb, clock_timestamp(), ` +
-	`null::text, null::text, null::bigint, null::bigint, null::bigint, null::bigint, pg_is_in_recovery(), null::boolean, null::bigint, null::boolean,
-	null::bigint, null::bigint, null::bigint, null::bigint, null::timestamptz, null::timestamptz`
+const serverRow = `select 0, null::bigint, pg_is_in_recovery()::int::bigint, fanfare._origin(), null::bytea, null::jsonb, ` +
+	`null::text, null::text, clock_timestamp(), null::timestamptz, null::bigint[]`
 
 // loadSQL reads many streams in one statement, hence in one snapshot. Sizes are
 // summed from the newest frame back before any payload is fetched: large
 // payloads are stored out of line and only fetched for rows that are returned.
-// Frames are found by the primary key (stream_id, sequence).
+// Frames are found by the primary key (stream_id, sequence), in ranges that are no
+// longer than what is asked for: of open ones the planner may read and sort all.
 //
 // Parameters: by request channel, scope, after, greatest number of frames and of
 // bytes; by sequence to verify the request's number (from 1) and the sequence.
@@ -48,27 +45,26 @@ tail as materialized (
     from state s cross join lateral (
       select min(c.sequence) - 1 as before
         from (select n.sequence, sum(n.size) over newest as bytes, row_number() over newest as count
-                from (select f.sequence, f.size from fanfare.channel_frames f
-                       where f.stream_id = s.stream_id and f.sequence > s.after
-                       order by f.sequence desc limit s.max_frames) n
-              window newest as (order by n.sequence desc)) c
+                from fanfare.channel_frames n
+               where n.stream_id = s.stream_id and n.sequence > greatest(s.after, s.head - s.max_frames)
+              window newest as (order by n.sequence desc rows unbounded preceding)) c
        where c.bytes <= s.max_bytes or c.count = 1) fit)
 ` + serverRow + `
 union all
 select 1, s.ord, t.before,
        t.epoch # case t.before when t.head then t.head_origin when t.floor then t.floor_origin
          else (select f.origin from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence = t.before) end,
-       null, null, null, null, null, ` + stateColumns + `
+       null, null, ` + stateColumns + `
   from state s join tail t on t.ord = s.ord
 union all
-select 2, t.ord, f.sequence, t.epoch # f.origin, f.payload, f.content_type, f.event_type, f.headers, f.created, ` + noState + `
+select 2, t.ord, f.sequence, t.epoch # f.origin, f.payload, f.headers, f.content_type, f.event_type, f.created, null, null
   from tail t cross join lateral (
     select * from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence > t.before order by f.sequence) f
 union all
 select 3, v.ord, v.n,
        t.epoch # case v.sequence when t.head then t.head_origin when t.floor then t.floor_origin
          else (select f.origin from fanfare.channel_frames f where f.stream_id = t.stream_id and f.sequence = v.sequence) end,
-       null, null, null, null, null, ` + noState + `
+       null, null, null, null, null, null, null
   from unnest($6::bigint[], $7::bigint[]) with ordinality v(ord, sequence, n) join tail t on t.ord = v.ord`
 
 // Kinds of rows that the reading statements return.
@@ -85,40 +81,48 @@ type row struct {
 	// ord is the number of the request, from 1.
 	ord *int64
 	// sequence is a frame's; of a state that of the position before the first
-	// frame; of a verified position its number, from 1.
+	// frame; of a verified position its number, from 1; of a rowServer 1 if the
+	// server is in recovery.
 	sequence *int64
 	// epoch is that of the position; nil if the stream has no row there. Of a
 	// rowServer it is the server's origin.
-	epoch       *int64
-	payload     []byte
-	contentType *string
-	eventType   *string
-	headers     []byte // JSON, nil if there are none
-	created     *time.Time
-	state       stateRow
+	epoch   *int64
+	payload []byte
+	headers []byte // JSON, nil if there are none
+	// state has the columns of a state; of a frame the content type and event type
+	// instead of channel and scope; of these two and a rowServer a time as created.
+	state stateRow
 }
 
-// stateRow holds stateColumns, nil in rows of other kinds. In a rowServer closed
-// says whether the server is in recovery.
+// stateRow holds stateColumns.
 type stateRow struct {
-	channel, scope                 *string
-	epoch, head, headOrigin        *int64
-	floor                          *int64
-	closed, everClosed, ephemeral  *bool
-	previousEpoch                  *int64
-	backlog, retentionMicroseconds *int64
-	base, baseOrigin               *int64
-	createdStream, updatedStream   *time.Time
+	channel, scope   *string
+	created, updated *time.Time
+	numbers          []*int64
 }
+
+// The numbers of a stateRow, in their order.
+const (
+	stateEpoch = iota
+	stateHead
+	stateHeadOrigin
+	stateFloor
+	stateClosed // a flag is 0 or 1
+	stateEverClosed
+	statePreviousEpoch
+	stateEphemeral
+	stateBacklog
+	stateRetentionMicroseconds
+	stateBase
+	stateBaseOrigin
+)
 
 func (s *stateRow) columns() []any {
-	return []any{&s.channel, &s.scope, &s.epoch, &s.head, &s.headOrigin, &s.floor, &s.closed, &s.everClosed, &s.previousEpoch, &s.ephemeral,
-		&s.backlog, &s.retentionMicroseconds, &s.base, &s.baseOrigin, &s.createdStream, &s.updatedStream}
+	return []any{&s.channel, &s.scope, &s.created, &s.updated, &s.numbers}
 }
 
 func (r *row) columns() []any {
-	return append([]any{&r.kind, &r.ord, &r.sequence, &r.epoch, &r.payload, &r.contentType, &r.eventType, &r.headers, &r.created},
-		r.state.columns()...)
+	return append([]any{&r.kind, &r.ord, &r.sequence, &r.epoch, &r.payload, &r.headers}, r.state.columns()...)
 }
 
 // eachRow calls do with every row. The row is overwritten by the next one.
@@ -137,29 +141,30 @@ func eachRow(rows pgx.Rows, do func(*row) error) error {
 	return rows.Err()
 }
 
-func (r *row) answerer() answerer { return answerer{origin: *r.epoch, recovery: *r.state.closed} }
+func (r *row) answerer() answerer { return answerer{origin: *r.epoch, recovery: *r.sequence == 1} }
 
 // streamState converts a row that has stateColumns.
 func (s *stateRow) streamState() backlog.StreamState {
+	n := s.numbers
 	state := backlog.StreamState{
 		Stream:     backlog.StreamName{Channel: *s.channel, Scope: *s.scope},
 		Exists:     true,
-		OwnEpoch:   uint64(*s.epoch),
-		Head:       backlog.Position{Epoch: uint64(*s.epoch ^ *s.headOrigin), Sequence: uint64(*s.head)},
-		Base:       backlog.Position{Epoch: uint64(*s.epoch ^ *s.baseOrigin), Sequence: uint64(*s.base)},
-		Floor:      uint64(*s.floor),
-		Closed:     *s.closed,
-		EverClosed: *s.everClosed,
-		Ephemeral:  *s.ephemeral,
-		Backlog:    uint64(*s.backlog),
-		Created:    s.createdStream.UTC(),
-		Updated:    s.updatedStream.UTC(),
+		OwnEpoch:   uint64(*n[stateEpoch]),
+		Head:       backlog.Position{Epoch: uint64(*n[stateEpoch] ^ *n[stateHeadOrigin]), Sequence: uint64(*n[stateHead])},
+		Base:       backlog.Position{Epoch: uint64(*n[stateEpoch] ^ *n[stateBaseOrigin]), Sequence: uint64(*n[stateBase])},
+		Floor:      uint64(*n[stateFloor]),
+		Closed:     *n[stateClosed] == 1,
+		EverClosed: *n[stateEverClosed] == 1,
+		Ephemeral:  *n[stateEphemeral] == 1,
+		Backlog:    uint64(*n[stateBacklog]),
+		Created:    s.created.UTC(),
+		Updated:    s.updated.UTC(),
 	}
-	if s.previousEpoch != nil {
-		state.PreviousOwnEpoch = uint64(*s.previousEpoch)
+	if previous := n[statePreviousEpoch]; previous != nil {
+		state.PreviousOwnEpoch = uint64(*previous)
 	}
-	if s.retentionMicroseconds != nil {
-		state.RetentionAge = microseconds(*s.retentionMicroseconds)
+	if age := n[stateRetentionMicroseconds]; age != nil {
+		state.RetentionAge = microseconds(*age)
 	}
 	return state
 }
@@ -183,10 +188,10 @@ func (r *row) position() backlog.Position {
 func (r *row) frame() (backlog.Frame, error) {
 	f := backlog.Frame{
 		Position:    r.position(),
-		ContentType: *r.contentType,
-		EventType:   *r.eventType,
+		ContentType: *r.state.channel,
+		EventType:   *r.state.scope,
 		Payload:     r.payload,
-		Created:     r.created.UTC(),
+		Created:     r.state.created.UTC(),
 	}
 	if r.headers != nil {
 		if err := json.Unmarshal(r.headers, &f.Headers); err != nil {
@@ -253,7 +258,7 @@ func collectLoad(rows pgx.Rows, requests []backlog.LoadRequest) (answerer, backl
 		switch r.kind {
 		case rowServer:
 			who = r.answerer()
-			result.Origin, now = uint64(*r.epoch), r.created.UTC()
+			result.Origin, now = uint64(*r.epoch), r.state.created.UTC()
 		case rowState:
 			loaded := &result.Streams[*r.ord-1]
 			loaded.State = r.state.streamState()

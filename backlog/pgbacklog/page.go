@@ -2,6 +2,7 @@ package pgbacklog
 
 import (
 	"context"
+	"math"
 
 	"github.com/jackc/pgx/v5"
 
@@ -10,13 +11,14 @@ import (
 
 // pageSQL reads the numbering that a page is asked for, the position that it
 // follows and its frames in one statement. Frames are found by the primary key
-// (stream_id, sequence); their sizes are summed before large payloads are
-// fetched.
+// (stream_id, sequence), in a range that is no longer than the page: of an open one
+// the planner may read and sort all that follows. Their sizes are summed before
+// payloads are fetched.
 //
 // A numbering that a reopening ended is described as it was when it was closed.
 //
 // Parameters: channel, scope, own epoch (0: the current numbering), sequence of
-// the position, greatest number of frames and of bytes.
+// the position, greatest sequence and number of bytes.
 const pageSQL = `
 with numbering as materialized (
   select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, s.closed, s.ever_closed, s.previous_epoch, s.ephemeral,
@@ -33,16 +35,20 @@ union all
 select 1, null, $4::bigint,
        s.epoch # case $4::bigint when s.head then s.head_origin when s.floor then s.floor_origin
          else (select f.origin from fanfare.channel_frames f where f.stream_id = s.stream_id and f.sequence = $4::bigint) end,
-       null, null, null, null, null, ` + stateColumns + `
+       null, null, ` + stateColumns + `
   from numbering s
 union all
-select 2, null, f.sequence, s.epoch # f.origin, f.payload, f.content_type, f.event_type, f.headers, f.created, ` + noState + `
+select 2, null, f.sequence, s.epoch # f.origin, f.payload, f.headers, f.content_type, f.event_type, f.created, null, null
   from numbering s cross join lateral (
-    select n.*, sum(n.size) over (order by n.sequence) as bytes, row_number() over (order by n.sequence) as count
-      from (select * from fanfare.channel_frames f
-             where f.stream_id = s.stream_id and f.sequence > $4::bigint and $4::bigint >= s.floor
-             order by f.sequence limit $5::bigint) n) f
- where f.bytes <= $6::bigint or f.count = 1`
+    select max(c.sequence) as last
+      from (select n.sequence, sum(n.size) over oldest as bytes, row_number() over oldest as count
+              from fanfare.channel_frames n
+             where n.stream_id = s.stream_id and n.sequence > $4::bigint and n.sequence <= $5::bigint and $4::bigint >= s.floor
+            window oldest as (order by n.sequence rows unbounded preceding)) c
+     where c.bytes <= $6::bigint or c.count = 1) fit
+  cross join lateral (
+    select * from fanfare.channel_frames f
+     where f.stream_id = s.stream_id and f.sequence > $4::bigint and f.sequence <= fit.last order by f.sequence) f`
 
 // ReadPage implements backlog.Store. The state of a page of a numbering that has
 // been replaced is that numbering's: closed, with its last position as head and
@@ -52,7 +58,7 @@ func (s *Store) ReadPage(ctx context.Context, origin uint64, request backlog.Pag
 		return backlog.Page{}, err
 	}
 	args := []any{request.Stream.Channel, request.Stream.Scope, bigint(request.OwnEpoch), bigint(request.After.Sequence),
-		max(request.MaxFrames, 0), max(request.MaxBytes, 0)}
+		bigint(request.After.Sequence + min(uint64(max(request.MaxFrames, 0)), math.MaxUint64-request.After.Sequence)), max(request.MaxBytes, 0)}
 	page := backlog.Page{State: backlog.StreamState{Stream: request.Stream}}
 	var after backlog.Position // as the store knows it
 	err := s.read(ctx, s.paging, origin, "read a page", s.sql.page, args, func(rows pgx.Rows) (who answerer, err error) {

@@ -245,20 +245,35 @@ func (a answerer) isOther(wanted uint64) bool {
 	return a.recovery || (wanted != 0 && uint64(a.origin) != wanted)
 }
 
+// planSQL has the statement that follows in the same transaction planned for what it
+// is: many small lookups by primary keys. By its estimates, which are far too high,
+// the planner would rather read whole tables, and compile the statement, which takes
+// longer than to execute it. Nothing of this outlives the transaction, so that a
+// pooler may give the session to others.
+const planSQL = "select set_config('jit', 'off', true), set_config('random_page_cost', '0', true), set_config('enable_bitmapscan', 'off', true)"
+
 func queryOnce(ctx context.Context, pool *pgxpool.Pool, wanted uint64, sql string, args []any, scan func(pgx.Rows) (answerer, error)) (answerer, error) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return answerer{}, err
 	}
 	defer conn.Release()
-	rows, err := conn.Query(ctx, sql, args...)
+	var batch pgx.Batch
+	batch.Queue(planSQL)
+	batch.Queue(sql, args...)
+	results := conn.SendBatch(ctx, &batch)
+	defer results.Close() //nolint:errcheck // scan has had every error of rows
+	if _, err := results.Exec(); err != nil {
+		return answerer{}, err
+	}
+	rows, err := results.Query()
 	if err != nil {
 		return answerer{}, err
 	}
-	defer rows.Close()
 	who, err := scan(rows)
+	rows.Close()
 	if err == nil && who.isOther(wanted) {
-		rows.Close()
+		_ = results.Close()
 		// Before Release, so that nobody else is given it. ctx bounds the goodbye.
 		_ = conn.Conn().Close(ctx)
 	}

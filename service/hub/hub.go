@@ -38,12 +38,15 @@ type Config struct {
 	// Default 256 MiB.
 	MaxTailBytes int64
 	// PageFrames and PageBytes bound one page of the backlog that subscriptions
-	// behind their tail read. Default 512 and 256 KiB.
+	// behind their tail read. Default 2048 and 1 MiB.
 	PageFrames, PageBytes int
 	// MaxPageBytes bounds all pages in use together. Default 64 MiB.
 	MaxPageBytes int
 	// Pagers is how many pages are read at once. Default 4.
 	Pagers int
+	// Loaders is how many loads for new subscriptions may be under way at once: while
+	// the store works on one, another is taken in. Default 2.
+	Loaders int
 	// RoundStreams and RoundBytes bound one load of many streams. Default
 	// backlog.MaxLoadRequests, which is also the most, and 64 MiB.
 	RoundStreams, RoundBytes int
@@ -73,10 +76,11 @@ func (c *Config) complete() {
 	setDefault(&c.TailFrames, 4096)
 	setDefault(&c.TailBytes, 4<<20)
 	setDefault(&c.MaxTailBytes, 256<<20)
-	setDefault(&c.PageFrames, 512)
-	setDefault(&c.PageBytes, 256<<10)
+	setDefault(&c.PageFrames, 2048)
+	setDefault(&c.PageBytes, 1<<20)
 	setDefault(&c.MaxPageBytes, 64<<20)
 	setDefault(&c.Pagers, 4)
+	setDefault(&c.Loaders, 2)
 	setDefault(&c.RoundStreams, backlog.MaxLoadRequests)
 	setDefault(&c.RoundBytes, 64<<20)
 	setDefault(&c.Linger, 10*time.Second)
@@ -178,7 +182,9 @@ func New(bus Bus, reader Reader, encode func(backlog.Frame) []byte, cfg Config) 
 func (h *Hub) Run(ctx context.Context) error {
 	defer close(h.stopped)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return h.runLoader(ctx) })
+	for range h.cfg.Loaders {
+		group.Go(func() error { return h.runLoader(ctx) })
+	}
 	group.Go(func() error { return h.runRefresher(ctx) })
 	group.Go(func() error { return h.runScheduler(ctx) })
 	group.Go(func() error { return h.runSweeper(ctx) })
