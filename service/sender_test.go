@@ -1,0 +1,192 @@
+package service
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog"
+)
+
+// However many calls there are, and however they share connections, each has its
+// turns, without any waiting.
+func TestEveryDeliveryHasItsTurn(t *testing.T) {
+	for _, tt := range []struct{ connections, calls int }{{1, 1000}, {2000, 1}, {30, 30}} {
+		t.Run(fmt.Sprintf("%d of %d", tt.connections, tt.calls), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const frames = 3
+				w := newDeliveryWorld(t, nil)
+				s := backlog.StreamName{Channel: "crowd"}
+				began := time.Now()
+				var calls []*fakeCall
+				for range tt.connections {
+					c := newConnection(noConn{})
+					for range tt.calls {
+						calls = append(calls, w.subscribe(s, c))
+					}
+				}
+				for range frames {
+					w.publishEach(s, 1)
+					for _, call := range calls {
+						call.take(maxInFlight)
+					}
+				}
+				for _, call := range calls {
+					call.takeAll()
+					call.isWhole(frames)
+				}
+				if waited := time.Since(began); waited != 0 {
+					t.Errorf("some waited for %s", waited)
+				}
+			})
+		})
+	}
+}
+
+// A connection with many calls that have something to send holds up those of others
+// for a chunk of them, and not for all.
+func TestConnectionsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const crowd, others = 10_000, 3
+		w := newDeliveryWorld(t, nil)
+		many, few := backlog.StreamName{Channel: "many"}, backlog.StreamName{Channel: "few"}
+		w.publish(many, 1)
+		w.publish(few, 1)
+		var calls, late []*fakeCall
+		c := newConnection(noConn{})
+		for range crowd {
+			calls = append(calls, w.subscribe(many, c))
+		}
+		for range others {
+			late = append(late, w.subscribe(few, newConnection(noConn{})))
+		}
+		calls = append(calls, late...)
+		synctest.Wait()
+		for _, call := range calls {
+			call.take(maxInFlight)
+		}
+
+		// Nobody sends until all have been woken, and then one goroutine does.
+		var runs []func()
+		w.server.sender.setSpawn(func(run func()) { runs = append(runs, run) })
+		w.publish(many, 1) // the hub knows the streams, so it wakes their calls at once
+		w.publish(few, 1)
+		var order []*fakeCall
+		for _, call := range calls {
+			call.stream.onSend = func() { order = append(order, call) }
+		}
+		for _, run := range runs {
+			run()
+		}
+		w.server.sender.setSpawn(w.server.loops.Go)
+
+		if len(order) != len(calls) {
+			t.Fatalf("%d sends for %d calls", len(order), len(calls))
+		}
+		for _, call := range late {
+			if at := slices.Index(order, call); at >= maxTurn+others {
+				t.Errorf("%d sends went before that of another connection", at)
+			}
+		}
+		for _, call := range calls {
+			call.take(maxInFlight)
+			call.isWhole(2)
+		}
+	})
+}
+
+func (s *sender) setSpawn(spawn func(func())) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spawn = spawn
+}
+
+// The sender has no more goroutines than there are processors, whatever there is to
+// do, and none when there is nothing.
+func TestSenderGoroutinesAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const connections = 100
+		w := newDeliveryWorld(t, nil)
+		var running, most atomic.Int64
+		w.server.sender.setSpawn(func(run func()) {
+			w.server.loops.Go(func() {
+				for n := running.Add(1); ; {
+					if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
+						break
+					}
+				}
+				run()
+				running.Add(-1)
+			})
+		})
+		s := backlog.StreamName{Channel: "crowd"}
+		var calls []*fakeCall
+		for range connections {
+			calls = append(calls, w.subscribe(s, newConnection(noConn{})))
+		}
+		synctest.Wait()
+		for _, call := range calls {
+			call.stream.onSend = runtime.Gosched
+		}
+		for range 50 {
+			w.publishEach(s, 1)
+			if n := running.Load(); n != 0 {
+				t.Fatalf("%d goroutines run when there is nothing to send", n)
+			}
+			for _, call := range calls {
+				call.take(maxInFlight)
+			}
+		}
+		if n := most.Load(); n < 1 || n > int64(runtime.GOMAXPROCS(0)) {
+			t.Errorf("%d goroutines ran at a time on %d processors", n, runtime.GOMAXPROCS(0))
+		}
+	})
+}
+
+// Whoever is woken, for whatever reason and at whatever moment of a turn, has another
+// turn after that. In the last one of each call nothing else comes that would mend a
+// wake-up which was lost.
+func TestNoWakeIsLost(t *testing.T) {
+	const connections, perConnection, streams, frames = 4, 5, 5, 200
+	w := newDeliveryWorld(t, nil)
+	name := func(i int) backlog.StreamName { return backlog.StreamName{Channel: fmt.Sprint("lost", i)} }
+	var calls []*fakeCall
+	for range connections {
+		c := newConnection(noConn{})
+		for i := range perConnection {
+			calls = append(calls, w.subscribe(name(i%streams), c))
+		}
+	}
+	var g sync.WaitGroup
+	for i := range streams {
+		g.Go(func() {
+			for left := frames; left > 0; {
+				n := min(left, 1+rand.IntN(3))
+				w.publish(name(i), n)
+				left -= n
+				runtime.Gosched()
+			}
+		})
+	}
+	for i, call := range calls {
+		g.Go(func() {
+			deadline := time.Now().Add(20 * time.Second)
+			for call.count < frames {
+				if time.Now().After(deadline) {
+					t.Errorf("call %d has %d of %d frames, and %d messages in flight", i, call.count, frames, call.inFlight())
+					return
+				}
+				call.take(1 + rand.IntN(maxInFlight))
+				runtime.Gosched()
+			}
+			call.isWhole(frames)
+		})
+	}
+	g.Wait()
+}
