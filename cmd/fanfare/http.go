@@ -18,12 +18,14 @@ import (
 
 const (
 	// maxWebConns bounds the connections: each takes a file descriptor, of which
-	// publishers and subscribers need theirs. Further clients wait in the system's
-	// queue until one ends.
+	// publishers and subscribers need theirs. A further client takes the place of
+	// another.
 	maxWebConns = 64
-	// webTimeout bounds the reading of a request, headers first, and apart from it
-	// the writing of its answer: clients that send or take nothing must not keep
-	// their places from probes. Answers come from memory.
+	// webHeaderTimeout bounds the reading of a request's header: clients send it with
+	// the connection.
+	webHeaderTimeout = time.Second
+	// webTimeout bounds the reading of a request, and apart from it the writing of
+	// its answer. Answers come from memory.
 	webTimeout = 2 * time.Second
 	// webIdleTimeout lets go of clients that ask nothing more.
 	webIdleTimeout = 15 * time.Second
@@ -63,7 +65,8 @@ func (o *serveOptions) startWeb(ctx context.Context, parts *components, logger *
 }
 
 func newWebServer(lis net.Listener, logger *slog.Logger) *webServer {
-	w := &webServer{lis: netutil.LimitListener(lis, maxWebConns)}
+	// One more than there are places: that which takes one.
+	w := &webServer{lis: netutil.LimitListener(lis, maxWebConns+1)}
 	var handler http.Handler = http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		(*w.handler.Load()).ServeHTTP(response, request)
 	})
@@ -72,11 +75,12 @@ func newWebServer(lis net.Listener, logger *slog.Logger) *webServer {
 	}
 	w.server = &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: webTimeout,
+		ReadHeaderTimeout: webHeaderTimeout,
 		ReadTimeout:       webTimeout,
 		WriteTimeout:      webTimeout,
 		IdleTimeout:       webIdleTimeout,
 		MaxHeaderBytes:    maxWebHeaderBytes,
+		ConnState:         newWebPlaces(maxWebConns).changed,
 		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 	return w

@@ -9,11 +9,12 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 // 300 connections to the HTTP port that never finish their header took all file
-// descriptors, so that no subscriber could connect. Only a few are accepted, each
-// for a short time, and probes come through between them.
+// descriptors, so that no subscriber could connect. Only a few are kept, each for a
+// short time, and probes take the place of one.
 func TestSlowHTTPClients(t *testing.T) {
 	s := startEmbedded(t)
 	url := healthURL(t, s.stdout)
@@ -40,6 +41,37 @@ func TestSlowHTTPClients(t *testing.T) {
 	}
 	if p := get(t, url); p.status != http.StatusOK {
 		t.Errorf("%+v", p)
+	}
+}
+
+// Symptom: the health page took seconds, or did not come at all, while some hundred
+// connections to the HTTP port were open on which nothing was sent: 64 were accepted,
+// and the rest, probes too, waited until those were given up. Kubernetes waits for a
+// second, so a few silent clients had it restart a server that was well. A new
+// connection takes the place of a silent one.
+func TestSilentHTTPClients(t *testing.T) {
+	s := startEmbedded(t)
+	url := healthURL(t, s.stdout)
+	address := strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/healthz")
+	// Those that waited in turn would take longer than the limit below.
+	const clients, limit = 10 * maxWebConns, 5 * time.Second
+	for range clients {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+	}
+	began := time.Now()
+	for _, path := range []string{"/healthz", "/livez"} {
+		if p := get(t, "http://"+address+path); p.status != http.StatusOK {
+			t.Errorf("%s: %+v", path, p)
+		}
+	}
+	took := time.Since(began)
+	t.Logf("two pages in %s, with %d silent clients", took, clients)
+	if took > limit {
+		t.Errorf("two pages took %s, with %d silent clients", took, clients)
 	}
 }
 

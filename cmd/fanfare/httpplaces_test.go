@@ -1,0 +1,77 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// watchedConn knows whether it was closed.
+type watchedConn struct {
+	net.Conn
+	closed bool
+}
+
+func (c *watchedConn) Close() error {
+	c.closed = true
+	return nil
+}
+
+// A new connection takes the place of the one on which nothing has happened for
+// longest, whatever that is about, and no sooner than that had time to ask.
+func TestNewHTTPClientTakesAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		places := newWebPlaces(4)
+		add := func() (conn *watchedConn, took time.Duration) {
+			conn = &watchedConn{}
+			began := time.Now()
+			places.changed(conn, http.StateNew)
+			return conn, time.Since(began)
+		}
+		var conns []*watchedConn
+		for range 4 {
+			conn, took := add()
+			if took != 0 {
+				t.Errorf("waited for %s, and there was room", took)
+			}
+			conns = append(conns, conn)
+			time.Sleep(time.Second)
+		}
+		silent, answered, asking, young := conns[1], conns[0], conns[2], conns[3]
+		places.changed(answered, http.StateActive)
+		places.changed(answered, http.StateIdle)
+		time.Sleep(time.Second)
+		places.changed(asking, http.StateActive)
+		time.Sleep(time.Second)
+		// Nothing has happened on them for 5, 4, 2 and 1 seconds.
+		for i, want := range []*watchedConn{silent, young, answered, asking} {
+			conn, took := add()
+			if took != 0 {
+				t.Errorf("waited for %s, and there were connections to close", took)
+			}
+			if conns = append(conns, conn); !want.closed {
+				t.Errorf("new connection %d did not take the place that it should", i)
+			}
+			for _, c := range conns[4:] {
+				if c.closed {
+					t.Errorf("new connection %d took a newer one's place", i)
+				}
+			}
+			// What it was doing when it lost its place makes it none.
+			places.changed(want, http.StateActive)
+			places.changed(want, http.StateClosed)
+		}
+		if len(places.taken) != 4 {
+			t.Errorf("%d connections have a place", len(places.taken))
+		}
+		if conn, took := add(); took != webPatience || conn.closed || !conns[4].closed {
+			t.Errorf("took the place of a connection that is new after %s", took)
+		}
+		places.changed(conns[5], http.StateClosed)
+		if _, took := add(); took != 0 || conns[6].closed {
+			t.Errorf("waited for %s although a connection had ended", took)
+		}
+	})
+}
