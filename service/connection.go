@@ -26,7 +26,8 @@ type connection struct {
 	net.Conn
 	gone chan struct{} // closed with it
 	once sync.Once
-	// taken changes when the transport has written something, or never will.
+	// taken changes when the transport has written all of a call's that was in flight, or
+	// never will.
 	taken atomic.Uint64
 	// untaken counts ended calls whose last words are still to be written.
 	untaken atomic.Int64
@@ -119,8 +120,8 @@ func (f *inFlight) Ref() { f.references.Add(1) }
 
 // Free implements mem.Buffer.
 func (f *inFlight) Free() {
-	f.connection.taken.Add(1)
-	if f.references.Add(-1) == 0 {
+	if f.references.Add(-1) == 0 { // rarely: a message is counted three times by grpc
+		f.connection.taken.Add(1)
 		f.land()
 	}
 }

@@ -133,7 +133,7 @@ func (d *delivery) tick() {
 
 // landed is called when nothing is in flight any more.
 func (d *delivery) landed() {
-	if d.blocked.Swap(false) {
+	if d.blocked.Load() && d.blocked.Swap(false) {
 		d.wake()
 	}
 }
