@@ -80,6 +80,7 @@ type Bus struct {
 	authenticator *Authenticator
 	assembler     *assembler
 	logs          throttle
+	overflowLogs  throttle // of its own: whoever may NOTIFY can use up logs
 	lastReload    time.Time
 	hints         pace
 	missed        pace
@@ -112,6 +113,7 @@ func NewBus(l *Listener, notifyChannel string, keys func(context.Context) ([]Key
 		inbox:         newInbox(),
 		authenticator: NewAuthenticator(),
 		assembler:     newAssembler(),
+		overflowLogs:  throttle{burst: 1},
 		changed:       make(chan struct{}),
 	}
 }
@@ -236,7 +238,7 @@ func (b *Bus) passEvent(ctx context.Context, sink Sink, i item) {
 		sink.Lost(i.err)
 	case itemOverflow:
 		b.counters.overflows.Add(1)
-		b.logger.Warn("too many notifications waited; they were dropped, and the streams are read again", "notify_channel", b.notifyChannel)
+		b.overflowLogs.log(b.logger, slog.LevelWarn, "too many notifications waited; they were dropped, and the streams are read again", "notify_channel", b.notifyChannel)
 		b.broke(b.assembler.interrupt())
 		b.mayHaveMissed()
 		if b.missed.now() {

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -151,7 +152,8 @@ func (l *Listener) log(level slog.Level, message string, attributes ...any) {
 // throttle allows one event a second, and a few at once after a quiet time. The
 // zero value is ready.
 type throttle struct {
-	spent      int // of throttleBurst
+	burst      int // how many at once; 0: throttleBurst
+	spent      int // of burst
 	last       time.Time
 	suppressed int
 }
@@ -165,7 +167,7 @@ func (t *throttle) allow(now time.Time) (allowed bool, suppressed int) {
 		t.spent = max(0, t.spent-refill)
 		t.last = now
 	}
-	if t.spent >= throttleBurst {
+	if t.spent >= cmp.Or(t.burst, throttleBurst) {
 		t.suppressed++
 		return false, 0
 	}

@@ -346,7 +346,8 @@ func slowSubscriber(timeout time.Duration, sent backlog.Position) *failure {
 // droppedFrames ends a subscription that was too far behind for ephemeral frames
 // to be kept for it. sent is its position.
 func droppedFrames(sent backlog.Position) *failure {
-	return tooSlow("ephemeral frames came faster than they were taken, and some were dropped; resume with the last position", sent)
+	return tooSlow("ephemeral frames came faster than they were taken, or more came at once than the replica keeps of a stream "+
+		"(4,096 frames or 4 MiB by default), and some were dropped; resume with the last position", sent)
 }
 
 func tooSlow(message string, sent backlog.Position) *failure {

@@ -77,12 +77,18 @@ func (s *Subscription) windowLocked(at backlog.Position) *entry {
 
 // outageLocked is what tells of an outage. The cursor stays.
 func (s *Subscription) outageLocked() Delivery {
-	t := s.tail
+	t, state := s.tail, &s.stream.state
+	head, oldest := t.head, t.lower(state.Backlog, s.stream.notBeforeLocked())+1
+	if t.own == 0 {
+		// As Subscribed: the stream's newest position is that of what was closed, of
+		// which nothing is for who waits.
+		head, oldest = state.Head, state.Head.Sequence+1
+	}
 	return Delivery{Last: s.cursor, Notice: Gap{
 		Reason:      GapEphemeralMaybeMissed,
 		Requested:   s.cursor,
-		Oldest:      t.lower(s.stream.state.Backlog, s.stream.notBeforeLocked()) + 1,
-		Head:        t.head,
+		Oldest:      oldest,
+		Head:        head,
 		ResumeAfter: s.cursor,
 	}}
 }

@@ -233,7 +233,11 @@ func (GapReason) EnumDescriptor() ([]byte, []int) {
 // text form is EPOCH-SEQUENCE, both decimal. Both are below 2^63.
 type Position struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identity of one numbering of the stream. Compare for equality only.
+	// Identity of one numbering of the stream, and of the run of the database server
+	// that the frame was stored in: it also changes, without a Gap, from one frame to
+	// the next when the server has restarted. Compare positions for equality only,
+	// resume with the last one, and do not take another epoch for a loss: Gap tells of
+	// those.
 	Epoch uint64 `protobuf:"fixed64,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// The frame's number in the stream, from 1 without holes; 0 is before the
 	// first frame.
