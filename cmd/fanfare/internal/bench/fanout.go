@@ -86,6 +86,9 @@ type fanned struct {
 	seconds                      float64
 	// server and client are processor seconds.
 	server, client float64
+	// idle is processor seconds of the server in a second without frames, where that
+	// was measured.
+	idle float64
 	// p50 and p99 are milliseconds from the call of a publish to the arrival.
 	p50, p99 float64
 }

@@ -99,31 +99,45 @@ type calledAt struct {
 // everything; and how many frames those were.
 func (p *publisher) run(ctx context.Context, length time.Duration) (int, error) {
 	before := p.audience.gate.delivered.Load()
-	calling, callCtx := errgroup.WithContext(ctx)
-	stopWatching := make(chan struct{})
+	publish := p.flood
+	if p.rate > 0 {
+		publish = p.pace
+	}
+	err := p.watched(ctx, func(ctx context.Context) error { return publish(ctx, length) })
+	return int(p.audience.gate.delivered.Load() - before), err
+}
+
+// touch publishes a frame to every stream that has none of this publisher, and returns
+// when everybody has everything.
+func (p *publisher) touch(ctx context.Context) error {
+	return p.watched(ctx, func(ctx context.Context) error {
+		return p.callers(ctx, func() bool { return p.next.Load() >= int64(p.streams) })
+	})
+}
+
+// watched publishes until everybody has everything, or the audience fails.
+func (p *publisher) watched(ctx context.Context, publish func(context.Context) error) error {
+	calling, ctx := errgroup.WithContext(ctx)
+	done := make(chan struct{})
 	calling.Go(func() error {
 		select {
 		case err := <-p.audience.failed:
 			return err
-		case <-stopWatching:
+		case <-done:
 			return nil
 		}
 	})
 	calling.Go(func() error {
-		defer close(stopWatching)
-		run := p.flood
-		if p.rate > 0 {
-			run = p.pace
-		}
-		if err := run(callCtx, length); err != nil {
+		defer close(done)
+		if err := publish(ctx); err != nil {
 			return err
 		}
-		return p.audience.gate.settle(callCtx)
+		return p.audience.gate.settle(ctx)
 	})
 	if err := calling.Wait(); err != nil {
-		return 0, fmt.Errorf("publish to %d subscriptions: %w", p.audience.size(), err)
+		return fmt.Errorf("publish to %d subscriptions: %w", p.audience.size(), err)
 	}
-	return int(p.audience.gate.delivered.Load() - before), nil
+	return nil
 }
 
 func (a *audience) size() (n int) {
@@ -135,20 +149,26 @@ func (a *audience) size() (n int) {
 	return n
 }
 
-// flood publishes as fast as the gate admits.
+// flood publishes as fast as the gate admits, at least once.
 func (p *publisher) flood(ctx context.Context, length time.Duration) error {
 	end := time.Now().Add(length)
+	if err := p.publish(ctx, time.Time{}); err != nil {
+		return err
+	}
+	return p.callers(ctx, func() bool { return time.Now().After(end) })
+}
+
+// callers make as many calls at a time as the gate admits, until it is enough.
+func (p *publisher) callers(ctx context.Context, enough func() bool) error {
 	calling, ctx := errgroup.WithContext(ctx)
 	for range cap(p.audience.gate.tokens) {
 		calling.Go(func() error {
-			for {
+			for !enough() {
 				if err := p.publish(ctx, time.Time{}); err != nil {
 					return err
 				}
-				if time.Now().After(end) {
-					return nil
-				}
 			}
+			return nil
 		})
 	}
 	return calling.Wait()
@@ -178,6 +198,10 @@ func (p *publisher) publish(ctx context.Context, called time.Time) error {
 	if err := p.audience.gate.take(ctx); err != nil {
 		return err
 	}
+	// What has been called is awaited, also after an interruption: a publish that
+	// commits after the streams were closed would open one again.
+	ctx, stop := outlasting(ctx, answerPatience)
+	defer stop()
 	if p.audience.gate.frames > 1 {
 		return p.publishBatch(ctx)
 	}
@@ -199,6 +223,13 @@ func (p *publisher) publish(ctx context.Context, called time.Time) error {
 		p.called = append(p.called, calledAt{answer.GetPosition().GetSequence(), called})
 	}
 	return nil
+}
+
+// outlasting returns a context that ends so much later than ctx.
+func outlasting(ctx context.Context, by time.Duration) (context.Context, func()) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(by, func() { cancel(context.Cause(ctx)) }) })
+	return longer, func() { stop(); cancel(nil) }
 }
 
 func (p *publisher) publishBatch(ctx context.Context) error {
