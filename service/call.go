@@ -22,8 +22,8 @@ const lastWords = 2 * time.Second
 // errCallEnded is what writer.send returns once the handler has returned.
 var errCallEnded = errors.New("the call has ended")
 
-// writer sends the messages of one streaming call. One goroutine sends; the
-// handler watches and may end the call at any time.
+// writer sends the answers of one PublishStream. One goroutine sends, and may be
+// blocked; the handler watches and may end the call at any time.
 type writer struct {
 	stream grpc.ServerStream
 	flight *inFlight
@@ -94,7 +94,7 @@ func parting(closing context.Context) *failure {
 	return f
 }
 
-// run is the handler of a streaming call: it runs loop on a goroutine of its own
+// run is the handler of a PublishStream: it runs loop on a goroutine of its own
 // and ends the call when loop returned, or with what stalled returns when a send
 // has been blocked for the write timeout, or for a shorter time while the server
 // drains.

@@ -92,9 +92,10 @@
 //
 // # Starting
 //
-// Subscribe waits for the listening, puts the stream into the map, and is
-// answered from the tail if the tail was confirmed under that listening and
-// holds the start. Otherwise it joins the next round of loads: one query for up
+// Subscribe puts the stream into the map and returns; what comes of it is the
+// subscription's first delivery. Once there is a listening, it is answered from the
+// tail if the tail was confirmed under that listening and holds the start. Otherwise
+// it joins the next round of loads: one query for up
 // to a thousand streams with everybody who waits for them. A verdict that
 // yields a Gap comes only from such a read, begun after the Subscribe arrived,
 // because a replica a few milliseconds behind must not tell a client that its
@@ -104,7 +105,8 @@
 //
 // # Goroutines
 //
-// [Hub.Run] owns all of them and returns when they have: the loader (rounds for
+// [Hub.Run] owns all of them and returns when they have, but for those that wait for
+// a listening, which [Subscription.Close] ends: the loaders (rounds for
 // new subscriptions and for those whose page could not be read), the refresher
 // (rounds for resident streams), the scheduler of refreshes, which also looks after
 // announcements that are awaited, the pagers, and the
