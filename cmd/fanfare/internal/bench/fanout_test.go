@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"context"
 	"math"
 	"os"
 	"strings"
@@ -78,6 +79,17 @@ func TestSubscribersThatDoNotStallFailTheCase(t *testing.T) {
 	}, s.Find("tenth-stalled"))
 	if err == nil || !strings.Contains(err.Error(), "was to stall got all") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestAudienceThatIsRefused(t *testing.T) {
+	replica := servicetest.Start(t, "sqlite::memory:", func(c *servicetest.Config) { c.Service.MaxSubscriptions = 5 })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	a, err := seating{channel: "bench", connections: 2, seats: 20, streams: 1}.open(ctx, replica.Addr, newGate(1, 1))
+	defer a.close()
+	if err == nil || !strings.Contains(err.Error(), "a subscription ended") {
+		t.Errorf("20 subscriptions of a server that admits 5: %v", err)
 	}
 }
 

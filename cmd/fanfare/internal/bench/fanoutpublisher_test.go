@@ -51,6 +51,21 @@ func TestGateSettles(t *testing.T) {
 	})
 }
 
+// Nobody publishes to subscribers of which one has failed.
+func TestPublishingEndsWithTheAudience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := errors.New("frame 3 came after frame 1")
+		p := &publisher{audience: seated(newGate(1, 1), true, 1)}
+		time.AfterFunc(time.Second, func() { p.audience.fail(failed) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := p.watched(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		if !errors.Is(err, failed) {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+}
+
 // A publish that commits after the streams were closed would open one again, so a
 // call that was made is awaited for a while.
 func TestCallsOutlastAnInterruption(t *testing.T) {

@@ -211,7 +211,6 @@ func TestConnectionsThatAreWrong(t *testing.T) {
 		{"a frame that is too long", func(s *script) {
 			_ = s.WriteRawFrame(http2.FrameData, 0, 1, make([]byte, 1<<24-1))
 		}, codes.Internal},
-		{"going away", func(s *script) { s.check(s.WriteGoAway(0, http2.ErrCodeNo, []byte("maintenance"))); s.untilClosed() }, codes.Unavailable},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := scripted(t, func(s *script) { s.call(); test.fault(s) })
@@ -224,6 +223,30 @@ func TestConnectionsThatAreWrong(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A server that goes away refuses what it has not taken, and finishes the rest.
+func TestGoingAwayEndsWhatWasNotTaken(t *testing.T) {
+	c := scripted(t, func(s *script) {
+		subscribed := s.call()
+		s.begin(subscribed)
+		s.call()
+		s.check(s.WriteGoAway(subscribed, http2.ErrCodeNo, []byte("maintenance")))
+		s.message(subscribed, notice(2, position(4)))
+		s.message(subscribed, response(durable(5)))
+		s.untilClosed()
+	})
+	f := newFollower()
+	if _, err := c.Subscribe(live("orders"), f); err != nil {
+		t.Fatal(err)
+	}
+	for _, which := range []string{"the call", "the next call"} {
+		if _, err := c.Call(t.Context(), "/call", nil); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "maintenance") {
+			t.Errorf("%s ended %v", which, err)
+		}
+	}
+	f.awaitFrame(t, 5)
+	f.check(t)
 }
 
 func TestServersThatSpeakSomethingElse(t *testing.T) {
