@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,7 +43,7 @@ func TestNoTurnBlocks(t *testing.T) {
 			}
 			call.isWhole(frames)
 			call.cancel()
-			if code := failureOf(<-call.ended).code; code != codes.Canceled {
+			if code := failureOf(call.end()).code; code != codes.Canceled {
 				t.Errorf("seed %d: it ended with %s", seed, code)
 			}
 		})
@@ -77,6 +76,10 @@ func TestSmallFrameBehindALargeOne(t *testing.T) {
 			stalled.take(want)
 		}
 		stalled.isWhole(4)
+		w.publishEach(s, 2*maxInFlight) // as before
+		if got := stalled.inFlight(); got != maxInFlight {
+			t.Errorf("%d small messages are in flight", got)
+		}
 	})
 }
 
@@ -135,7 +138,7 @@ func TestWriteTimeoutOfADelivery(t *testing.T) {
 		elapse(w.server.cfg.Heartbeat / 3)
 		w.publishEach(s, 3) // the first of them waits
 		blocked, handedOver := time.Now(), w.head(s)-3
-		err := <-call.ended
+		err := call.end()
 		if took := time.Since(blocked); took != timeout {
 			t.Errorf("it ended %s after it was blocked, the write timeout is %s", took, timeout)
 		}
@@ -148,6 +151,24 @@ func TestWriteTimeoutOfADelivery(t *testing.T) {
 	})
 }
 
+// A frame that is large waits for what is small. It was not handed over, though the
+// subscription gave it away.
+func TestWriteTimeoutBeforeALargeFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDeliveryWorld(t, nil)
+		w.store.sizes[2] = maxTestPayload
+		s := backlog.StreamName{Channel: "slow"}
+		call := w.subscribe(s, newConnection(noConn{}))
+		call.takeAll()
+		w.publishEach(s, 2)
+		if f := failureOf(call.end()); f.reason != fanfarev1.ErrorReason_ERROR_REASON_SLOW_SUBSCRIBER || f.position.Sequence != 1 {
+			t.Errorf("it ended with %+v", f)
+		}
+		call.takeAll()
+		call.isWhole(1)
+	})
+}
+
 // Progress comes when nothing else did for the time of a heartbeat, and never while
 // frames flow.
 func TestHeartbeatOfAnIdleDelivery(t *testing.T) {
@@ -156,8 +177,10 @@ func TestHeartbeatOfAnIdleDelivery(t *testing.T) {
 		beat := w.server.cfg.Heartbeat
 		s := backlog.StreamName{Channel: "beats"}
 		call := w.subscribe(s, newConnection(noConn{}))
-		for range 7 {
-			elapse(beat * 3 / 5)
+		random := rand.New(rand.NewPCG(1, 0))
+		const frames = 100
+		for range frames {
+			elapse(time.Duration(random.Int64N(int64(beat))))
 			w.publish(s, 1)
 			call.takeAll()
 		}
@@ -171,11 +194,11 @@ func TestHeartbeatOfAnIdleDelivery(t *testing.T) {
 			}
 			elapse(time.Nanosecond)
 			call.takeAll()
-			if got := call.beats(); len(got) != n || got[n-1].GetSequence() != 7 {
+			if got := call.beats(); len(got) != n || got[n-1].GetSequence() != frames {
 				t.Errorf("%d times %s after the last frame: %v", n, beat, got)
 			}
 		}
-		call.isWhole(7)
+		call.isWhole(frames)
 	})
 }
 
@@ -189,7 +212,7 @@ func TestHeartbeatOfAStalledClient(t *testing.T) {
 		call.takeAll()
 		w.publishEach(s, maxInFlight)
 		idle := time.Now()
-		f := failureOf(<-call.ended)
+		f := failureOf(call.end())
 		if took, want := time.Since(idle), w.server.cfg.Heartbeat+w.server.cfg.WriteTimeout; took != want {
 			t.Errorf("it ended after %s, want %s", took, want)
 		}
@@ -212,7 +235,7 @@ func TestDrainOfADelivery(t *testing.T) {
 		close(w.server.ending)
 		elapse(10 * time.Millisecond)
 		w.publish(s, 1)
-		f := failureOf(<-call.ended)
+		f := failureOf(call.end())
 		if took := time.Since(began); took < 50*time.Millisecond || took > 51*time.Millisecond {
 			t.Errorf("it was told to go after %s", took)
 		}
@@ -242,7 +265,7 @@ func TestDrainOfAStalledDelivery(t *testing.T) {
 				}
 				began := time.Now()
 				close(w.server.ending)
-				f := failureOf(<-call.ended)
+				f := failureOf(call.end())
 				if took := time.Since(began) - lastWords; took < 50*time.Millisecond || took > 51*time.Millisecond {
 					t.Errorf("it ended %s and %s after the drain began", took, lastWords)
 				}
@@ -267,7 +290,7 @@ func TestLastWordsAtADrain(t *testing.T) {
 		close(w.server.ending)
 		elapse(lastWords)
 		call.takeAll()
-		f := failureOf(<-call.ended)
+		f := failureOf(call.end())
 		call.takeAll()
 		call.saysGoodBye(maxInFlight, f.retryIn)
 	})
@@ -281,7 +304,7 @@ func TestDrainBeforeSubscribed(t *testing.T) {
 		call := w.subscribe(backlog.StreamName{Channel: "drain"}, newConnection(noConn{}))
 		synctest.Wait()
 		close(w.server.ending)
-		if f := failureOf(<-call.ended); f.code != codes.Unavailable || f.reason != fanfarev1.ErrorReason_ERROR_REASON_DRAINING {
+		if f := failureOf(call.end()); f.code != codes.Unavailable || f.reason != fanfarev1.ErrorReason_ERROR_REASON_DRAINING {
 			t.Errorf("it ended with %+v", f)
 		}
 		if call.takeAll(); len(call.responses) != 0 {
@@ -299,7 +322,7 @@ func TestAgeOfADelivery(t *testing.T) {
 		began := time.Now()
 		call := w.subscribe(s, newConnection(noConn{}))
 		w.publish(s, 3)
-		f := failureOf(<-call.ended)
+		f := failureOf(call.end())
 		if took := time.Since(began); took < age*9/10 || took > age {
 			t.Errorf("it ended after %s", took)
 		}
@@ -345,7 +368,7 @@ func TestAgeWhileTheBusDoesNotListen(t *testing.T) {
 		w.listen(2)
 		listens := time.Now()
 		for _, call := range []*fakeCall{begun, waiting} {
-			f := failureOf(<-call.ended)
+			f := failureOf(call.end())
 			isOld(t, f)
 			if took := time.Since(listens); took > time.Second+age/10 {
 				t.Errorf("it stayed for %s after the bus listened", took)
@@ -356,6 +379,28 @@ func TestAgeWhileTheBusDoesNotListen(t *testing.T) {
 		if first := waiting.responses[0]; first.GetSubscribed() == nil {
 			t.Errorf("what had not begun was sent %v first", first)
 		}
+	})
+}
+
+// The same for one that has not begun because the store has not answered.
+func TestAgeBeforeSubscribed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const age = time.Minute
+		w := newDeliveryWorld(t, func(c *Config) { c.MaxStreamAge = age })
+		w.store.held = make(chan struct{})
+		call := w.subscribe(backlog.StreamName{Channel: "age"}, newConnection(noConn{}))
+		elapse(3 * age)
+		select {
+		case err := <-call.ended:
+			t.Fatalf("it ended with %v", err)
+		default:
+		}
+		close(w.store.held)
+		f := failureOf(call.end())
+		isOld(t, f)
+		call.takeAll()
+		call.isWhole(0)
+		call.saysGoodBye(0, f.retryIn)
 	})
 }
 
@@ -372,7 +417,7 @@ func TestPanicInATurn(t *testing.T) {
 		}
 		panics.stream.onSend = func() { panic("a bug") }
 		w.publish(s, 1)
-		if f := failureOf(<-panics.ended); f.code != codes.Internal || !bytes.Contains([]byte(f.Error()), []byte("a bug")) {
+		if f := failureOf(panics.end()); f.code != codes.Internal || !bytes.Contains([]byte(f.Error()), []byte("a bug")) {
 			t.Errorf("it ended with %+v", f)
 		}
 		w.publish(s, 1)
@@ -381,93 +426,6 @@ func TestPanicInATurn(t *testing.T) {
 			call.isWhole(3)
 		}
 		panics.isWhole(1)
-	})
-}
-
-// The place of a call comes back when its client has taken everything, and not
-// before.
-func TestPlaceOfACallWhoseClientTakes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDeliveryWorld(t, func(c *Config) { c.UntakenTimeout = time.Hour })
-		s := backlog.StreamName{Channel: "places"}
-		call := w.subscribe(s, newConnection(noConn{}))
-		call.takeAll()
-		w.publishEach(s, maxInFlight+1)
-		<-call.ended // by the write timeout
-		for left := maxInFlight; left > 0; left-- {
-			synctest.Wait()
-			if n := w.server.calls.Load(); n != 1 {
-				t.Fatalf("%d places are taken with %d messages in flight", n, left)
-			}
-			call.take(1)
-		}
-		synctest.Wait()
-		if n := w.server.calls.Load(); n != 0 {
-			t.Errorf("%d places are taken with nothing in flight", n)
-		}
-	})
-}
-
-// Of a call that its client has cancelled grpc keeps nothing.
-func TestPlaceOfACancelledCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDeliveryWorld(t, func(c *Config) { c.UntakenTimeout = time.Hour })
-		call := w.subscribe(backlog.StreamName{Channel: "places"}, newConnection(noConn{}))
-		synctest.Wait()
-		if n := w.server.calls.Load(); n != 1 || call.inFlight() == 0 {
-			t.Fatalf("%d places are taken with %d messages in flight", n, call.inFlight())
-		}
-		call.cancel()
-		<-call.ended
-		if n := w.server.calls.Load(); n != 0 {
-			t.Errorf("%d places are taken", n)
-		}
-	})
-}
-
-// Of a call that takes nothing for good the connection is closed.
-func TestPlaceOfACallWhoseClientTakesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDeliveryWorld(t, nil)
-		s := backlog.StreamName{Channel: "places"}
-		c := newConnection(noConn{})
-		call := w.subscribe(s, c)
-		w.publishEach(s, maxInFlight)
-		<-call.ended
-		ended := time.Now()
-		<-c.gone
-		if took := time.Since(ended); took != w.server.cfg.UntakenTimeout {
-			t.Errorf("the connection was closed after %s", took)
-		}
-		synctest.Wait()
-		if n := w.server.calls.Load(); n != 0 {
-			t.Errorf("%d places are taken", n)
-		}
-	})
-}
-
-// grpc may forget a message without freeing it. Not in a bubble, which cleanups do not
-// belong to.
-func TestPlaceOfACallThatGRPCForgot(t *testing.T) {
-	w := newDeliveryWorld(t, func(c *Config) { c.WriteTimeout, c.UntakenTimeout = 10*time.Millisecond, time.Hour })
-	s := backlog.StreamName{Channel: "places"}
-	call := w.subscribe(s, newConnection(noConn{}))
-	eventually(t, "Subscribed and CaughtUp are in flight", func() bool { return call.inFlight() == 2 })
-	w.publish(s, 1)
-	eventually(t, "a frame is in flight", func() bool { return call.inFlight() == 3 })
-	w.publish(s, 1)
-	eventually(t, "another is", func() bool { return call.inFlight() == 4 })
-	w.publish(s, 1)
-	if f := failureOf(<-call.ended); f.reason != fanfarev1.ErrorReason_ERROR_REASON_SLOW_SUBSCRIBER {
-		t.Errorf("it ended with %+v", f)
-	}
-	if n := w.server.calls.Load(); n != 1 {
-		t.Errorf("%d places are taken", n)
-	}
-	call.stream.forget()
-	eventually(t, "the place is free", func() bool {
-		runtime.GC()
-		return w.server.calls.Load() == 0
 	})
 }
 

@@ -40,6 +40,8 @@ type sizedStore struct {
 	// size is that of all payloads but those in sizes.
 	size  int
 	sizes map[uint64]int
+	// held, if not nil, is what loads wait for.
+	held chan struct{}
 }
 
 func (s *sizedStore) payload(sequence uint64) []byte {
@@ -56,6 +58,13 @@ func (s *sizedStore) fill(frames []backlog.Frame) {
 }
 
 func (s *sizedStore) Load(ctx context.Context, origin uint64, requests []backlog.LoadRequest) (backlog.LoadResult, error) {
+	if s.held != nil {
+		select {
+		case <-s.held:
+		case <-ctx.Done():
+			return backlog.LoadResult{}, ctx.Err()
+		}
+	}
 	result, err := s.fakeStore.Load(ctx, origin, requests)
 	for _, loaded := range result.Streams {
 		s.fill(loaded.Frames)
@@ -89,7 +98,7 @@ func newDeliveryWorld(t *testing.T, configure func(*Config)) *deliveryWorld {
 		configure(&cfg)
 	}
 	w := &deliveryWorld{t: t, bus: &fakeBus{}, store: &sizedStore{size: 10, sizes: map[uint64]int{}}}
-	w.hub = hub.New(w.bus, w.store, EncodeFrame, hub.Config{ListenTimeout: time.Hour, PageFrames: 8})
+	w.hub = hub.New(w.bus, w.store, EncodeFrame, hub.Config{ListenTimeout: time.Hour, ReadTimeout: time.Hour, PageFrames: 8})
 	w.server = New(w.store, w.hub, w.bus, cfg)
 	w.listen(1)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -272,6 +281,18 @@ type fakeCall struct {
 	// be up to now.
 	responses []*fanfarev1.SubscribeResponse
 	count     int
+}
+
+// end returns how the call ended, in a bubble, when it has.
+func (c *fakeCall) end() error {
+	c.world.t.Helper()
+	select {
+	case err := <-c.ended:
+		return err
+	case <-time.After(2 * time.Hour):
+		c.world.t.Fatal("it does not end")
+		return nil
+	}
 }
 
 // take has the client take up to n messages.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
 // However many calls there are, and however they share connections, each has its
@@ -113,16 +114,12 @@ func TestSenderGoroutinesAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const connections = 100
 		w := newDeliveryWorld(t, nil)
-		var running, most atomic.Int64
+		var alive, sending, most atomic.Int64
 		w.server.sender.setSpawn(func(run func()) {
 			w.server.loops.Go(func() {
-				for n := running.Add(1); ; {
-					if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
-						break
-					}
-				}
+				alive.Add(1)
 				run()
-				running.Add(-1)
+				alive.Add(-1)
 			})
 		})
 		s := backlog.StreamName{Channel: "crowd"}
@@ -132,11 +129,19 @@ func TestSenderGoroutinesAreFew(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, call := range calls {
-			call.stream.onSend = runtime.Gosched
+			call.stream.onSend = func() {
+				for n := sending.Add(1); ; {
+					if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
+						break
+					}
+				}
+				runtime.Gosched()
+				sending.Add(-1)
+			}
 		}
 		for range 50 {
 			w.publishEach(s, 1)
-			if n := running.Load(); n != 0 {
+			if n := alive.Load(); n != 0 {
 				t.Fatalf("%d goroutines run when there is nothing to send", n)
 			}
 			for _, call := range calls {
@@ -144,7 +149,7 @@ func TestSenderGoroutinesAreFew(t *testing.T) {
 			}
 		}
 		if n := most.Load(); n < 1 || n > int64(runtime.GOMAXPROCS(0)) {
-			t.Errorf("%d goroutines ran at a time on %d processors", n, runtime.GOMAXPROCS(0))
+			t.Errorf("%d goroutines sent at a time on %d processors", n, runtime.GOMAXPROCS(0))
 		}
 	})
 }
@@ -189,4 +194,52 @@ func TestNoWakeIsLost(t *testing.T) {
 		})
 	}
 	g.Wait()
+}
+
+// What is in flight may land at the moment at which a turn finds that there is no room
+// for more. Either the turn goes on or there is another.
+func TestLandingWhileATurnFindsNoRoom(t *testing.T) {
+	const rounds = 100_000
+	w := newDeliveryWorld(t, nil)
+	w.server.sender.setSpawn(func(func()) {}) // wake-ups are noted, and lead to nothing
+	d, err := w.server.begin(&fanfarev1.SubscribeRequest{Channel: "landing"}, &quotaStream{t: t, ctx: t.Context()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	var begun, landed atomic.Int64
+	reaches := func(n *atomic.Int64, round int64) {
+		for n.Load() < round {
+			runtime.Gosched()
+		}
+	}
+	var g sync.WaitGroup
+	g.Go(func() {
+		for round := range int64(rounds) {
+			reaches(&begun, round+1)
+			d.flight.Free()
+			landed.Store(round + 1)
+		}
+	})
+	now, lost := time.Now(), 0
+	for round := range int64(rounds) {
+		d.flight.Ref()
+		d.woken.Store(false)
+		begun.Store(round + 1)
+		for range rand.IntN(30) { // a moment
+			runtime.KeepAlive(d.woken.Load())
+		}
+		d.mu.Lock()
+		d.large = true
+		room := d.roomLocked(now)
+		d.mu.Unlock()
+		reaches(&landed, round+1)
+		if !room && !d.woken.Load() {
+			lost++
+		}
+	}
+	g.Wait()
+	if lost != 0 {
+		t.Errorf("%d times of %d there would have been no other turn", lost, rounds)
+	}
 }
