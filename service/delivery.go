@@ -60,13 +60,17 @@ type delivery struct {
 	// sent is the client's position after all that was handed to grpc, at sentAt.
 	sent   backlog.Position
 	sentAt time.Time
-	// blockedAt is since when it waits for what is in flight, zero if it does not.
+	// blockedAt is since when the next message waits for what is in flight, which was
+	// blockedBy then; zero if it does not.
 	blockedAt time.Time
+	blockedBy int64
 	// partAt is when the call is told to go, zero for never: because of its age, or
-	// because the server is draining. parting is how it then ends.
+	// because the server is draining. parting is how it then ends, and pressing is true
+	// if it was for the drain.
 	partAt   time.Time
 	draining bool
 	parting  *failure
+	pressing bool
 	// timer ticks when something is due, at tickAt.
 	timer  *time.Timer
 	tickAt time.Time
@@ -163,7 +167,7 @@ func (d *delivery) turn(now time.Time) {
 	if d.ticked.Load() {
 		d.tickLocked(now)
 	}
-	for !d.ended && d.nextLocked(now) && d.roomLocked(now) {
+	for !d.ended && d.nextLocked() && d.roomLocked(now) {
 		d.sendLocked(now)
 		if d.atEnd && d.parting == nil {
 			return
@@ -171,13 +175,13 @@ func (d *delivery) turn(now time.Time) {
 	}
 }
 
-// nextLocked makes out the next message, unless there is none, or no room for any.
-func (d *delivery) nextLocked(now time.Time) bool {
+// nextLocked makes out the next message, unless there is none. It does so even if
+// there is no room: only then it is known that something waits, and how the
+// subscription ends, if it has.
+func (d *delivery) nextLocked() bool {
 	switch {
 	case d.waiting:
 		return true
-	case !d.roomLocked(now):
-		return false
 	case d.parting != nil:
 		return d.goodByeLocked()
 	}
@@ -219,9 +223,8 @@ func (d *delivery) goodByeLocked() bool {
 	return true
 }
 
-// roomLocked reports whether a message can be sent without being blocked: the one
-// that waits, or else any that carries several frames. If not, there will be a turn
-// when everything in flight has been written.
+// roomLocked reports whether the next message can be sent without being blocked. If
+// not, there will be a turn when everything in flight has been written.
 func (d *delivery) roomLocked(now time.Time) bool {
 	inFlight := d.flight.references.Load()
 	if inFlight == 0 {
@@ -236,7 +239,7 @@ func (d *delivery) roomLocked(now time.Time) bool {
 		return true
 	}
 	if d.blockedAt.IsZero() {
-		d.blockedAt = now
+		d.blockedAt, d.blockedBy = now, inFlight
 		if d.nextTick(now).Before(d.tickAt) {
 			d.setTimerLocked(now)
 		}
@@ -246,7 +249,7 @@ func (d *delivery) roomLocked(now time.Time) bool {
 
 // mostInFlight is how many messages may be in flight with the next one.
 func (d *delivery) mostInFlight() int64 {
-	if d.large || d.waiting && d.bytes > maxMessageBytes {
+	if d.large || d.bytes > maxMessageBytes {
 		return 1
 	}
 	return maxInFlight
@@ -264,12 +267,16 @@ func (d *delivery) sendLocked(now time.Time) {
 		d.endLocked(d.parting)
 	}
 	d.subscribed = true
-	d.sent, d.sentAt, d.blockedAt = d.last, now, time.Time{}
+	d.sent, d.sentAt = d.last, now
+	d.blockedAt, d.blockedBy = time.Time{}, 0
 }
 
 // tickLocked does what is due.
 func (d *delivery) tickLocked(now time.Time) {
 	d.ticked.Store(false)
+	if inFlight := d.flight.references.Load(); inFlight < d.blockedBy {
+		d.blockedAt, d.blockedBy = now, inFlight // it has taken something
+	}
 	switch {
 	case d.ended:
 		return
@@ -293,10 +300,11 @@ func (d *delivery) partDueLocked(now time.Time) {
 		return
 	}
 	d.partAt = time.Time{}
-	d.parting = oldAgeFailure(retryIn())
-	if d.draining {
-		d.parting = drainingFailure(retryIn())
+	if !d.draining {
+		d.parting = oldAgeFailure(retryIn())
+		return
 	}
+	d.parting, d.pressing = drainingFailure(retryIn()), true
 	if !d.blockedAt.IsZero() {
 		d.blockedAt = now
 	}
@@ -304,7 +312,7 @@ func (d *delivery) partDueLocked(now time.Time) {
 
 // patience is how long the client may take nothing while something waits.
 func (d *delivery) patience() time.Duration {
-	if d.draining && d.parting != nil {
+	if d.pressing {
 		return min(d.server.cfg.WriteTimeout, lastWords)
 	}
 	// No shorter for a call that is too old: nothing presses, as at a drain.
@@ -313,7 +321,7 @@ func (d *delivery) patience() time.Duration {
 
 // stalled is how the call ends whose client has taken nothing for that long.
 func (d *delivery) stalled() error {
-	if d.draining && d.parting != nil {
+	if d.pressing {
 		return d.parting
 	}
 	return slowSubscriber(d.server.cfg.WriteTimeout, d.sent)

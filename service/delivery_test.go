@@ -1,8 +1,6 @@
 package service
 
 import (
-	"bytes"
-	"context"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -402,68 +400,4 @@ func TestAgeBeforeSubscribed(t *testing.T) {
 		call.isWhole(0)
 		call.saysGoodBye(0, f.retryIn)
 	})
-}
-
-// A panic ends the call in whose turn it is, and no other.
-func TestPanicInATurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newDeliveryWorld(t, nil)
-		s := backlog.StreamName{Channel: "panic"}
-		c := newConnection(noConn{})
-		before, panics, after := w.subscribe(s, c), w.subscribe(s, c), w.subscribe(s, c)
-		w.publish(s, 1)
-		for _, call := range []*fakeCall{before, panics, after} {
-			call.takeAll()
-		}
-		panics.stream.onSend = func() { panic("a bug") }
-		w.publish(s, 1)
-		if f := failureOf(panics.end()); f.code != codes.Internal || !bytes.Contains([]byte(f.Error()), []byte("a bug")) {
-			t.Errorf("it ended with %+v", f)
-		}
-		w.publish(s, 1)
-		for _, call := range []*fakeCall{before, after} {
-			call.takeAll()
-			call.isWhole(3)
-		}
-		panics.isWhole(1)
-	})
-}
-
-// grpc forbids a send that begins, or goes on, after the handler has returned. The
-// race detector sees one.
-func TestNoSendAfterADeliveryEnded(t *testing.T) {
-	w := newDeliveryWorld(t, nil)
-	s := backlog.StreamName{Channel: "ends"}
-	c := newConnection(noConn{})
-	ctx, cancel := context.WithCancel(context.Background())
-	published := make(chan struct{})
-	go func() {
-		defer close(published)
-		for ctx.Err() == nil {
-			w.publish(s, 1)
-		}
-	}()
-	defer func() { cancel(); <-published }()
-	const rounds, calls = 30, 20
-	for round := range rounds {
-		running := make([]*fakeCall, calls)
-		for i := range running {
-			running[i] = w.subscribe(s, c)
-			running[i].stream.takeEverything()
-		}
-		eventually(t, "all calls get frames", func() bool {
-			for _, call := range running {
-				if call.stream.count.Load() < int64(3+round%5) {
-					return false
-				}
-			}
-			return true
-		})
-		for _, call := range running {
-			call.cancel()
-		}
-		for _, call := range running {
-			<-call.ended
-		}
-	}
 }

@@ -60,6 +60,7 @@ func (s *Server) stop(g *grpc.Server, graceful <-chan struct{}) error {
 		g.Stop()
 		<-graceful
 		s.loops.Wait()
+		s.sender.wait()
 	}()
 	timeout := time.NewTimer(stopTimeout)
 	defer timeout.Stop()

@@ -15,12 +15,13 @@ const maxTurn = 256
 // there is to do, so whoever is woken meanwhile joins the turn of its connection,
 // whose messages grpc then writes together.
 type sender struct {
-	// spawn starts a goroutine.
-	spawn func(func())
-
-	mu      sync.Mutex
-	queue   []*connection
+	mu    sync.Mutex // guards what follows
+	spawn func(run func())
+	queue []*connection
+	// running is how many goroutines there are, and stopped, once somebody waits for
+	// that, is told when there is none.
 	running int
+	stopped *sync.Cond
 }
 
 // outbox has the deliveries of a connection that may have something to send.
@@ -88,6 +89,19 @@ func (s *sender) push(c *connection) {
 	}
 }
 
+// wait waits until there is no goroutine. Turns of deliveries that have ended may
+// come later; they do nothing.
+func (s *sender) wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped == nil {
+		s.stopped = sync.NewCond(&s.mu)
+	}
+	for s.running > 0 {
+		s.stopped.Wait()
+	}
+}
+
 // run gives connections their turns until there is none in the queue.
 func (s *sender) run() {
 	for c := s.pop(nil); c != nil; {
@@ -115,7 +129,9 @@ func (s *sender) pop(again *connection) *connection {
 	}
 	if len(s.queue) == 0 {
 		s.queue = nil
-		s.running--
+		if s.running--; s.running == 0 && s.stopped != nil {
+			s.stopped.Broadcast()
+		}
 		return nil
 	}
 	c := s.queue[0]

@@ -85,7 +85,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 		for _, run := range runs {
 			run()
 		}
-		w.server.sender.setSpawn(w.server.loops.Go)
+		w.server.sender.setSpawn(func(run func()) { go run() })
 
 		if len(order) != len(calls) {
 			t.Fatalf("%d sends for %d calls", len(order), len(calls))

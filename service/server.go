@@ -125,7 +125,7 @@ func New(store backlog.Store, h *hub.Hub, bus hub.Bus, cfg Config) *Server {
 		callLog: newCallLog(cfg.Logger),
 		ending:  make(chan struct{}),
 	}
-	s.sender.spawn = s.loops.Go
+	s.sender.spawn = func(run func()) { go run() }
 	s.health = newHealthService(store.Ping, bus, cfg.BusKind, cfg.Logger)
 	return s
 }
