@@ -236,7 +236,8 @@ func TestMigrateEndsWithItsContext(t *testing.T) {
 	u := pgtest.NewDatabase(t)
 	holder := pgtest.Dial(t, u)
 	pgtest.Exec(t, holder, `select pg_advisory_lock(`+migrationLockKey+`)`, DefaultSchema)
-	ctx, cancel := contextWithTimeout(t)
+	// Long enough to have connected, on a busy machine, too.
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	err := Migrate(ctx, u, "", discard)
 	if !errors.Is(err, ctx.Err()) || ctx.Err() == nil {
