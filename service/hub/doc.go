@@ -106,7 +106,7 @@
 // # Goroutines
 //
 // [Hub.Run] owns all of them and returns when they have, but for those that wait for
-// a listening, which [Subscription.Close] ends: the loaders (rounds for
+// a listening, which [Subscription.Close] ends: the loader (rounds for
 // new subscriptions and for those whose page could not be read), the refresher
 // (rounds for resident streams), the scheduler of refreshes, which also looks after
 // announcements that are awaited, the pagers, and the

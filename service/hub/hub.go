@@ -44,9 +44,6 @@ type Config struct {
 	MaxPageBytes int
 	// Pagers is how many pages are read at once. Default 4.
 	Pagers int
-	// Loaders is how many loads for new subscriptions may be under way at once: while
-	// the store works on one, another is taken in. Default 2.
-	Loaders int
 	// RoundStreams and RoundBytes bound one load of many streams. Default
 	// backlog.MaxLoadRequests, which is also the most, and 64 MiB.
 	RoundStreams, RoundBytes int
@@ -80,7 +77,6 @@ func (c *Config) complete() {
 	setDefault(&c.PageBytes, 1<<20)
 	setDefault(&c.MaxPageBytes, 64<<20)
 	setDefault(&c.Pagers, 4)
-	setDefault(&c.Loaders, 2)
 	setDefault(&c.RoundStreams, backlog.MaxLoadRequests)
 	setDefault(&c.RoundBytes, 64<<20)
 	setDefault(&c.Linger, 10*time.Second)
@@ -182,9 +178,7 @@ func New(bus Bus, reader Reader, encode func(backlog.Frame) []byte, cfg Config) 
 func (h *Hub) Run(ctx context.Context) error {
 	defer close(h.stopped)
 	group, ctx := errgroup.WithContext(ctx)
-	for range h.cfg.Loaders {
-		group.Go(func() error { return h.runLoader(ctx) })
-	}
+	group.Go(func() error { return h.runLoader(ctx) })
 	group.Go(func() error { return h.runRefresher(ctx) })
 	group.Go(func() error { return h.runScheduler(ctx) })
 	group.Go(func() error { return h.runSweeper(ctx) })

@@ -8,7 +8,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// queue is a FIFO of streams that goroutines work on. Whoever pushes makes
+// queue is a FIFO of streams that one goroutine works on. Whoever pushes makes
 // sure, with a flag of the stream, that a stream is in it once.
 type queue struct {
 	mu      sync.Mutex
@@ -52,8 +52,6 @@ func (q *queue) poll(n int) []*stream {
 	q.streams = q.streams[n:]
 	if len(q.streams) == 0 {
 		q.streams = nil
-	} else {
-		signal(q.filled) // for others
 	}
 	return taken
 }

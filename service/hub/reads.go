@@ -24,7 +24,7 @@ type part struct {
 }
 
 // runLoader loads streams for subscriptions, one round at a time: what arrives
-// during rounds is combined into the next. Several run.
+// during a round is combined into the next.
 func (h *Hub) runLoader(ctx context.Context) error {
 	retry, size := newRetry(), h.newRoundSize()
 	for {
