@@ -3,10 +3,11 @@ package service
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -76,24 +77,21 @@ func (l *callLog) run(ctx context.Context) {
 	}
 }
 
-// ServerReporter implements interceptors.ServerReportable.
-func (l *callLog) ServerReporter(ctx context.Context, call interceptors.CallMeta) (interceptors.Reporter, context.Context) {
-	return &callReport{log: l, ctx: ctx, service: call.Service, method: call.Method}, ctx
+// unary is the interceptor that logs the ends of unary calls; logStream is that of
+// the others.
+func (l *callLog) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	began := time.Now()
+	response, err := handler(ctx, req)
+	l.ended(ctx, info.FullMethod, err, time.Since(began))
+	return response, err
 }
 
-// callReport logs the end of one call. What it costs is little if no line is due,
-// and until then: there are very many calls, and subscriptions last.
-type callReport struct {
-	interceptors.NoopReporter
-	log             *callLog
-	ctx             context.Context
-	service, method string
-}
-
-// PostCall implements interceptors.Reporter.
-func (r *callReport) PostCall(err error, duration time.Duration) {
+// ended logs the end of a call. It costs little if no line is due: there are very
+// many calls.
+func (l *callLog) ended(ctx context.Context, fullMethod string, err error, duration time.Duration) {
+	service, method, _ := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
 	code := status.Code(err)
-	kind := callKind{service: r.service, method: r.method, code: code.String()}
+	kind := callKind{service: service, method: method, code: code.String()}
 	if f, ok := err.(*failure); ok && f.reason != fanfarev1.ErrorReason_ERROR_REASON_UNSPECIFIED { //nolint:errorlint // handlers do not wrap it
 		kind.reason = reasonName(f.reason)
 	}
@@ -101,11 +99,11 @@ func (r *callReport) PostCall(err error, duration time.Duration) {
 	if kind.isNormal() {
 		level = slog.LevelDebug
 	}
-	if !r.log.logger.Enabled(r.ctx, level) {
+	if !l.logger.Enabled(ctx, level) {
 		return
 	}
 	fields := []any{"grpc.service", kind.service, "grpc.method", kind.method}
-	if p, ok := peer.FromContext(r.ctx); ok {
+	if p, ok := peer.FromContext(ctx); ok {
 		fields = append(fields, "peer.address", p.Addr.String())
 	}
 	fields = append(fields, codeField, kind.code)
@@ -115,7 +113,7 @@ func (r *callReport) PostCall(err error, duration time.Duration) {
 	if kind.reason != "" {
 		fields = append(fields, reasonField, kind.reason)
 	}
-	r.log.log(r.ctx, kind, level, "finished call", append(fields, "grpc.duration", duration.String()))
+	l.log(ctx, kind, level, "finished call", append(fields, "grpc.duration", duration.String()))
 }
 
 // callLevel is the level of the line at the end of a call, unless its reason is

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -44,8 +43,7 @@ func inCallLogWorld(t *testing.T, test func(w *callLogWorld)) {
 
 // call ends a call with err, through the interceptor that logs.
 func (w *callLogWorld) call(method string, err error) {
-	logged := interceptors.UnaryServerInterceptor(w.callLog)
-	_, _ = logged(w.t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
+	_, _ = w.callLog.unary(w.t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
 		if err == nil {
 			return nil, nil
 		}

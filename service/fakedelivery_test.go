@@ -295,6 +295,16 @@ func (c *fakeCall) end() error {
 	}
 }
 
+// goesOn checks that the call has not ended.
+func (c *fakeCall) goesOn() {
+	c.world.t.Helper()
+	select {
+	case err := <-c.ended:
+		c.world.t.Errorf("it ended with %+v", failureOf(err))
+	default:
+	}
+}
+
 // take has the client take up to n messages.
 func (c *fakeCall) take(n int) {
 	c.world.t.Helper()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -70,7 +69,7 @@ func maxRequestBytes(maxFrameBytes int) int {
 func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
 	return []grpc.UnaryServerInterceptor{
 		boundUntaken,
-		interceptors.UnaryServerInterceptor(s.callLog),
+		s.callLog.unary,
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
 		uncompressedUnary,
 	}

@@ -3,7 +3,6 @@ package service
 import (
 	"time"
 
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"google.golang.org/grpc"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -19,13 +18,8 @@ func (s *Server) logStream(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	} else {
 		err = handler(srv, stream)
 	}
-	s.logEnd(stream, info, began, err)
+	s.callLog.ended(stream.Context(), info.FullMethod, err, time.Since(began))
 	return err
-}
-
-func (s *Server) logEnd(stream grpc.ServerStream, info *grpc.StreamServerInfo, began time.Time, err error) {
-	report, _ := s.callLog.ServerReporter(stream.Context(), interceptors.NewServerCallMeta(info.FullMethod, info, nil))
-	report.PostCall(err, time.Since(began))
 }
 
 // beginAside has handler, which is Subscribe with the interceptors around it, begin

@@ -262,7 +262,20 @@ func queryOnce(ctx context.Context, pool *pgxpool.Pool, wanted uint64, sql strin
 	batch.Queue(planSQL)
 	batch.Queue(sql, args...)
 	results := conn.SendBatch(ctx, &batch)
-	defer results.Close() //nolint:errcheck // scan has had every error of rows
+	who, err := secondResult(results, scan)
+	// What the end of the transaction says comes last.
+	if end := results.Close(); err == nil {
+		err = end
+	}
+	if err == nil && who.isOther(wanted) {
+		// Before Release, so that nobody else is given it. ctx bounds the goodbye.
+		_ = conn.Conn().Close(ctx)
+	}
+	return who, err
+}
+
+// secondResult scans the result of a batch's second statement.
+func secondResult(results pgx.BatchResults, scan func(pgx.Rows) (answerer, error)) (answerer, error) {
 	if _, err := results.Exec(); err != nil {
 		return answerer{}, err
 	}
@@ -270,14 +283,8 @@ func queryOnce(ctx context.Context, pool *pgxpool.Pool, wanted uint64, sql strin
 	if err != nil {
 		return answerer{}, err
 	}
-	who, err := scan(rows)
-	rows.Close()
-	if err == nil && who.isOther(wanted) {
-		_ = results.Close()
-		// Before Release, so that nobody else is given it. ctx bounds the goodbye.
-		_ = conn.Conn().Close(ctx)
-	}
-	return who, err
+	defer rows.Close()
+	return scan(rows)
 }
 
 // maxAttempts bounds how often a read is tried at once: a stale statement fails

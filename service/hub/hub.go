@@ -228,6 +228,9 @@ func (s *stream) placeOrQueue(p *pending, l backlog.Listening) {
 	defer hooks.call()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if p.sub.closed {
+		return // while it waited for a listening
+	}
 	s.used = time.Now()
 	if a, ok := s.answerLocked(p.start, l.Number); ok {
 		p.place(a, &hooks)
