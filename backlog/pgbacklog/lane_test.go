@@ -3,6 +3,7 @@ package pgbacklog
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,10 +111,14 @@ func TestLanesTakeTurns(t *testing.T) {
 		f.next().commit("a", "b", "c", "d", "e")
 		var turns []string
 		open := []*fakeTransaction{f.next(), f.next()}
+		stream := func(tx *fakeTransaction) string { return tx.items[0].publication.Stream.Scope }
+		if stream(open[0]) > stream(open[1]) { // they began at once
+			slices.Reverse(open)
+		}
 		for range 10 {
 			f.none() // two at a time
 			tx := open[0]
-			turns = append(turns, tx.items[0].publication.Stream.Scope)
+			turns = append(turns, stream(tx))
 			elapse(time.Second) // it waited for the lock
 			tx.fail(errLock)
 			open = []*fakeTransaction{open[1], f.next()}
