@@ -1705,6 +1705,594 @@ func (x *Closing) GetRetryIn() *durationpb.Duration {
 	return nil
 }
 
+// SessionRequest changes what a Session carries.
+type SessionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is asked for. Required; a server answers one that it does not know with
+	// INVALID_ARGUMENT.
+	//
+	// Types that are valid to be assigned to Request:
+	//
+	//	*SessionRequest_Subscribe
+	//	*SessionRequest_Unsubscribe
+	//	*SessionRequest_Credit
+	Request       isSessionRequest_Request `protobuf_oneof:"request"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionRequest) Reset() {
+	*x = SessionRequest{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionRequest) ProtoMessage() {}
+
+func (x *SessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
+func (*SessionRequest) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SessionRequest) GetRequest() isSessionRequest_Request {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *SessionRequest) GetSubscribe() *SessionSubscribe {
+	if x != nil {
+		if x, ok := x.Request.(*SessionRequest_Subscribe); ok {
+			return x.Subscribe
+		}
+	}
+	return nil
+}
+
+func (x *SessionRequest) GetUnsubscribe() *SessionUnsubscribe {
+	if x != nil {
+		if x, ok := x.Request.(*SessionRequest_Unsubscribe); ok {
+			return x.Unsubscribe
+		}
+	}
+	return nil
+}
+
+func (x *SessionRequest) GetCredit() *SessionCredit {
+	if x != nil {
+		if x, ok := x.Request.(*SessionRequest_Credit); ok {
+			return x.Credit
+		}
+	}
+	return nil
+}
+
+type isSessionRequest_Request interface {
+	isSessionRequest_Request()
+}
+
+type SessionRequest_Subscribe struct {
+	// Begins a subscription.
+	Subscribe *SessionSubscribe `protobuf:"bytes,1,opt,name=subscribe,proto3,oneof"`
+}
+
+type SessionRequest_Unsubscribe struct {
+	// Ends a subscription. Unsubscribed follows, after which nothing comes for it.
+	Unsubscribe *SessionUnsubscribe `protobuf:"bytes,2,opt,name=unsubscribe,proto3,oneof"`
+}
+
+type SessionRequest_Credit struct {
+	// Lets more be sent for a subscription that began with credit.
+	Credit *SessionCredit `protobuf:"bytes,3,opt,name=credit,proto3,oneof"`
+}
+
+func (*SessionRequest_Subscribe) isSessionRequest_Request() {}
+
+func (*SessionRequest_Unsubscribe) isSessionRequest_Request() {}
+
+func (*SessionRequest_Credit) isSessionRequest_Request() {}
+
+// SessionSubscribe begins a subscription of a Session.
+type SessionSubscribe struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subscription's number, chosen by the client, not 0. It may be used again
+	// after Unsubscribed, Ended or Closed.
+	Number uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// What to subscribe to, and from where. Required. If it is refused, Ended says
+	// why.
+	Request *SubscribeRequest `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
+	// How many bytes of encoded frames may be sent before more credit is given;
+	// absent: any number. Frames are begun to be sent while there is credit left,
+	// so the last message may exceed it, by at most 16 KiB or one frame. 0 sends
+	// notices only until there is more.
+	Credit        *uint64 `protobuf:"varint,3,opt,name=credit,proto3,oneof" json:"credit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionSubscribe) Reset() {
+	*x = SessionSubscribe{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionSubscribe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionSubscribe) ProtoMessage() {}
+
+func (x *SessionSubscribe) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionSubscribe.ProtoReflect.Descriptor instead.
+func (*SessionSubscribe) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *SessionSubscribe) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SessionSubscribe) GetRequest() *SubscribeRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *SessionSubscribe) GetCredit() uint64 {
+	if x != nil && x.Credit != nil {
+		return *x.Credit
+	}
+	return 0
+}
+
+// SessionUnsubscribe ends a subscription of a Session.
+type SessionUnsubscribe struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subscription's number. One that has just ended by itself is no error.
+	Number        uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionUnsubscribe) Reset() {
+	*x = SessionUnsubscribe{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionUnsubscribe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionUnsubscribe) ProtoMessage() {}
+
+func (x *SessionUnsubscribe) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionUnsubscribe.ProtoReflect.Descriptor instead.
+func (*SessionUnsubscribe) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SessionUnsubscribe) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+// SessionCredit lets more be sent for a subscription.
+type SessionCredit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subscription's number. One that has just ended by itself is no error.
+	Number uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// So many more bytes of encoded frames. The sum of what is left is below 2^63.
+	Bytes         uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionCredit) Reset() {
+	*x = SessionCredit{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionCredit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionCredit) ProtoMessage() {}
+
+func (x *SessionCredit) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionCredit.ProtoReflect.Descriptor instead.
+func (*SessionCredit) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SessionCredit) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SessionCredit) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// SessionResponse is frames or one notice, never both, for some subscriptions of a
+// Session. Its fields are those of SubscribeResponse with the same numbers, and
+// more. A client ignores one that has neither: it is of a newer server.
+type SessionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Frames in order, as in SubscribeResponse, of the one stream that the
+	// subscriptions have in common.
+	Frames []*Frame `protobuf:"bytes,1,rep,name=frames,proto3" json:"frames,omitempty"`
+	// What else a subscriber must know.
+	//
+	// Types that are valid to be assigned to Notice:
+	//
+	//	*SessionResponse_Subscribed
+	//	*SessionResponse_CaughtUp
+	//	*SessionResponse_Gap
+	//	*SessionResponse_Progress
+	//	*SessionResponse_Status
+	//	*SessionResponse_Closed
+	//	*SessionResponse_Closing
+	//	*SessionResponse_Unsubscribed
+	//	*SessionResponse_Ended
+	Notice isSessionResponse_Notice `protobuf_oneof:"notice"`
+	// The numbers of the subscriptions that this is for, each once; none: all.
+	Numbers       []uint32 `protobuf:"varint,15,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionResponse) Reset() {
+	*x = SessionResponse{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionResponse) ProtoMessage() {}
+
+func (x *SessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
+func (*SessionResponse) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SessionResponse) GetFrames() []*Frame {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetNotice() isSessionResponse_Notice {
+	if x != nil {
+		return x.Notice
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetSubscribed() *Subscribed {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_Subscribed); ok {
+			return x.Subscribed
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetCaughtUp() *CaughtUp {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_CaughtUp); ok {
+			return x.CaughtUp
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetGap() *Gap {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_Gap); ok {
+			return x.Gap
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetProgress() *Progress {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetStatus() *Status {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_Status); ok {
+			return x.Status
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetClosed() *Closed {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_Closed); ok {
+			return x.Closed
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetClosing() *Closing {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_Closing); ok {
+			return x.Closing
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetUnsubscribed() *Unsubscribed {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_Unsubscribed); ok {
+			return x.Unsubscribed
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetEnded() *Ended {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_Ended); ok {
+			return x.Ended
+		}
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetNumbers() []uint32 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+type isSessionResponse_Notice interface {
+	isSessionResponse_Notice()
+}
+
+type SessionResponse_Subscribed struct {
+	// Always first, once, of each subscription that begins.
+	Subscribed *Subscribed `protobuf:"bytes,2,opt,name=subscribed,proto3,oneof"`
+}
+
+type SessionResponse_CaughtUp struct {
+	// Replay has reached live.
+	CaughtUp *CaughtUp `protobuf:"bytes,3,opt,name=caught_up,json=caughtUp,proto3,oneof"`
+}
+
+type SessionResponse_Gap struct {
+	// Frames are missing here.
+	Gap *Gap `protobuf:"bytes,4,opt,name=gap,proto3,oneof"`
+}
+
+type SessionResponse_Progress struct {
+	// Nothing happened; sent while the session is idle. Without numbers and
+	// without position: it is for all subscriptions, and moves none.
+	Progress *Progress `protobuf:"bytes,5,opt,name=progress,proto3,oneof"`
+}
+
+type SessionResponse_Status struct {
+	// The server's listener was lost or is back.
+	Status *Status `protobuf:"bytes,6,opt,name=status,proto3,oneof"`
+}
+
+type SessionResponse_Closed struct {
+	// The stream was closed, and the subscription has ended.
+	Closed *Closed `protobuf:"bytes,7,opt,name=closed,proto3,oneof"`
+}
+
+type SessionResponse_Closing struct {
+	// The server ends this call; then it ends UNAVAILABLE. Without numbers and
+	// without position.
+	Closing *Closing `protobuf:"bytes,8,opt,name=closing,proto3,oneof"`
+}
+
+type SessionResponse_Unsubscribed struct {
+	// The subscription has ended because the client asked for it.
+	Unsubscribed *Unsubscribed `protobuf:"bytes,9,opt,name=unsubscribed,proto3,oneof"`
+}
+
+type SessionResponse_Ended struct {
+	// The subscription has ended, or could not begin, for the reason given.
+	Ended *Ended `protobuf:"bytes,10,opt,name=ended,proto3,oneof"`
+}
+
+func (*SessionResponse_Subscribed) isSessionResponse_Notice() {}
+
+func (*SessionResponse_CaughtUp) isSessionResponse_Notice() {}
+
+func (*SessionResponse_Gap) isSessionResponse_Notice() {}
+
+func (*SessionResponse_Progress) isSessionResponse_Notice() {}
+
+func (*SessionResponse_Status) isSessionResponse_Notice() {}
+
+func (*SessionResponse_Closed) isSessionResponse_Notice() {}
+
+func (*SessionResponse_Closing) isSessionResponse_Notice() {}
+
+func (*SessionResponse_Unsubscribed) isSessionResponse_Notice() {}
+
+func (*SessionResponse_Ended) isSessionResponse_Notice() {}
+
+// Unsubscribed says that a subscription has ended because its client asked for it.
+type Unsubscribed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unsubscribed) Reset() {
+	*x = Unsubscribed{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unsubscribed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unsubscribed) ProtoMessage() {}
+
+func (x *Unsubscribed) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unsubscribed.ProtoReflect.Descriptor instead.
+func (*Unsubscribed) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{24}
+}
+
+// Ended says why a subscription has ended.
+type Ended struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the status of a Subscribe would say. With retry_in it may be begun again
+	// after the position; the session itself goes on.
+	Error         *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ended) Reset() {
+	*x = Ended{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ended) ProtoMessage() {}
+
+func (x *Ended) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ended.ProtoReflect.Descriptor instead.
+func (*Ended) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Ended) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 // ReadFramesRequest is the request of ReadFrames.
 type ReadFramesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1722,7 +2310,7 @@ type ReadFramesRequest struct {
 
 func (x *ReadFramesRequest) Reset() {
 	*x = ReadFramesRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[19]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +2322,7 @@ func (x *ReadFramesRequest) String() string {
 func (*ReadFramesRequest) ProtoMessage() {}
 
 func (x *ReadFramesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[19]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +2335,7 @@ func (x *ReadFramesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFramesRequest.ProtoReflect.Descriptor instead.
 func (*ReadFramesRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{19}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReadFramesRequest) GetChannel() string {
@@ -1798,7 +2386,7 @@ type ReadFramesResponse struct {
 
 func (x *ReadFramesResponse) Reset() {
 	*x = ReadFramesResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[20]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +2398,7 @@ func (x *ReadFramesResponse) String() string {
 func (*ReadFramesResponse) ProtoMessage() {}
 
 func (x *ReadFramesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[20]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +2411,7 @@ func (x *ReadFramesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFramesResponse.ProtoReflect.Descriptor instead.
 func (*ReadFramesResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{20}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReadFramesResponse) GetFrames() []*Frame {
@@ -1874,7 +2462,7 @@ type GetStreamRequest struct {
 
 func (x *GetStreamRequest) Reset() {
 	*x = GetStreamRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[21]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +2474,7 @@ func (x *GetStreamRequest) String() string {
 func (*GetStreamRequest) ProtoMessage() {}
 
 func (x *GetStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[21]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +2487,7 @@ func (x *GetStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStreamRequest.ProtoReflect.Descriptor instead.
 func (*GetStreamRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{21}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetStreamRequest) GetChannel() string {
@@ -1927,7 +2515,7 @@ type GetStreamResponse struct {
 
 func (x *GetStreamResponse) Reset() {
 	*x = GetStreamResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[22]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2527,7 @@ func (x *GetStreamResponse) String() string {
 func (*GetStreamResponse) ProtoMessage() {}
 
 func (x *GetStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[22]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2540,7 @@ func (x *GetStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStreamResponse.ProtoReflect.Descriptor instead.
 func (*GetStreamResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{22}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetStreamResponse) GetStream() *Stream {
@@ -1988,7 +2576,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[23]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2588,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[23]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2601,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{23}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Stream) GetChannel() string {
@@ -2087,7 +2675,7 @@ type ListStreamsRequest struct {
 
 func (x *ListStreamsRequest) Reset() {
 	*x = ListStreamsRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[24]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2687,7 @@ func (x *ListStreamsRequest) String() string {
 func (*ListStreamsRequest) ProtoMessage() {}
 
 func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[24]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2700,7 @@ func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsRequest.ProtoReflect.Descriptor instead.
 func (*ListStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{24}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListStreamsRequest) GetChannel() string {
@@ -2149,7 +2737,7 @@ type ListStreamsResponse struct {
 
 func (x *ListStreamsResponse) Reset() {
 	*x = ListStreamsResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[25]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2749,7 @@ func (x *ListStreamsResponse) String() string {
 func (*ListStreamsResponse) ProtoMessage() {}
 
 func (x *ListStreamsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[25]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2762,7 @@ func (x *ListStreamsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsResponse.ProtoReflect.Descriptor instead.
 func (*ListStreamsResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{25}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListStreamsResponse) GetStreams() []*Stream {
@@ -2207,7 +2795,7 @@ type CloseStreamRequest struct {
 
 func (x *CloseStreamRequest) Reset() {
 	*x = CloseStreamRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[26]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2807,7 @@ func (x *CloseStreamRequest) String() string {
 func (*CloseStreamRequest) ProtoMessage() {}
 
 func (x *CloseStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[26]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2820,7 @@ func (x *CloseStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStreamRequest.ProtoReflect.Descriptor instead.
 func (*CloseStreamRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{26}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CloseStreamRequest) GetChannel() string {
@@ -2270,7 +2858,7 @@ type CloseStreamResponse struct {
 
 func (x *CloseStreamResponse) Reset() {
 	*x = CloseStreamResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[27]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2870,7 @@ func (x *CloseStreamResponse) String() string {
 func (*CloseStreamResponse) ProtoMessage() {}
 
 func (x *CloseStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[27]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2883,7 @@ func (x *CloseStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStreamResponse.ProtoReflect.Descriptor instead.
 func (*CloseStreamResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{27}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CloseStreamResponse) GetLast() *Position {
@@ -2337,7 +2925,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2937,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2950,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{28}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Policy) GetChannel() string {
@@ -2415,7 +3003,7 @@ type Bounds struct {
 
 func (x *Bounds) Reset() {
 	*x = Bounds{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +3015,7 @@ func (x *Bounds) String() string {
 func (*Bounds) ProtoMessage() {}
 
 func (x *Bounds) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +3028,7 @@ func (x *Bounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bounds.ProtoReflect.Descriptor instead.
 func (*Bounds) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{29}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Bounds) GetBacklog() uint64 {
@@ -2477,7 +3065,7 @@ type GetPolicyRequest struct {
 
 func (x *GetPolicyRequest) Reset() {
 	*x = GetPolicyRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +3077,7 @@ func (x *GetPolicyRequest) String() string {
 func (*GetPolicyRequest) ProtoMessage() {}
 
 func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +3090,7 @@ func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{30}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetPolicyRequest) GetChannel() string {
@@ -2534,7 +3122,7 @@ type GetPolicyResponse struct {
 
 func (x *GetPolicyResponse) Reset() {
 	*x = GetPolicyResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2546,7 +3134,7 @@ func (x *GetPolicyResponse) String() string {
 func (*GetPolicyResponse) ProtoMessage() {}
 
 func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2559,7 +3147,7 @@ func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{31}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetPolicyResponse) GetPolicy() *Policy {
@@ -2585,7 +3173,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +3185,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +3198,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{32}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{39}
 }
 
 // ListPoliciesResponse answers ListPolicies.
@@ -2627,7 +3215,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +3227,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +3240,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{33}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -2680,7 +3268,7 @@ type SetPolicyRequest struct {
 
 func (x *SetPolicyRequest) Reset() {
 	*x = SetPolicyRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2692,7 +3280,7 @@ func (x *SetPolicyRequest) String() string {
 func (*SetPolicyRequest) ProtoMessage() {}
 
 func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2705,7 +3293,7 @@ func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{34}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetPolicyRequest) GetPolicy() *Policy {
@@ -2726,7 +3314,7 @@ type SetPolicyResponse struct {
 
 func (x *SetPolicyResponse) Reset() {
 	*x = SetPolicyResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2738,7 +3326,7 @@ func (x *SetPolicyResponse) String() string {
 func (*SetPolicyResponse) ProtoMessage() {}
 
 func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2751,7 +3339,7 @@ func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{35}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetPolicyResponse) GetEffective() *Bounds {
@@ -2866,7 +3454,41 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x04last\x18\x01 \x01(\v2\x14.fanfare.v1.PositionR\x04last\"x\n" +
 	"\aClosing\x127\n" +
 	"\fresume_after\x18\x01 \x01(\v2\x14.fanfare.v1.PositionR\vresumeAfter\x124\n" +
-	"\bretry_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aretryIn\"\x85\x01\n" +
+	"\bretry_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aretryIn\"\xd2\x01\n" +
+	"\x0eSessionRequest\x12<\n" +
+	"\tsubscribe\x18\x01 \x01(\v2\x1c.fanfare.v1.SessionSubscribeH\x00R\tsubscribe\x12B\n" +
+	"\vunsubscribe\x18\x02 \x01(\v2\x1e.fanfare.v1.SessionUnsubscribeH\x00R\vunsubscribe\x123\n" +
+	"\x06credit\x18\x03 \x01(\v2\x19.fanfare.v1.SessionCreditH\x00R\x06creditB\t\n" +
+	"\arequest\"\x8a\x01\n" +
+	"\x10SessionSubscribe\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x126\n" +
+	"\arequest\x18\x02 \x01(\v2\x1c.fanfare.v1.SubscribeRequestR\arequest\x12\x1b\n" +
+	"\x06credit\x18\x03 \x01(\x04H\x00R\x06credit\x88\x01\x01B\t\n" +
+	"\a_credit\",\n" +
+	"\x12SessionUnsubscribe\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\"=\n" +
+	"\rSessionCredit\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xa0\x04\n" +
+	"\x0fSessionResponse\x12)\n" +
+	"\x06frames\x18\x01 \x03(\v2\x11.fanfare.v1.FrameR\x06frames\x128\n" +
+	"\n" +
+	"subscribed\x18\x02 \x01(\v2\x16.fanfare.v1.SubscribedH\x00R\n" +
+	"subscribed\x123\n" +
+	"\tcaught_up\x18\x03 \x01(\v2\x14.fanfare.v1.CaughtUpH\x00R\bcaughtUp\x12#\n" +
+	"\x03gap\x18\x04 \x01(\v2\x0f.fanfare.v1.GapH\x00R\x03gap\x122\n" +
+	"\bprogress\x18\x05 \x01(\v2\x14.fanfare.v1.ProgressH\x00R\bprogress\x12,\n" +
+	"\x06status\x18\x06 \x01(\v2\x12.fanfare.v1.StatusH\x00R\x06status\x12,\n" +
+	"\x06closed\x18\a \x01(\v2\x12.fanfare.v1.ClosedH\x00R\x06closed\x12/\n" +
+	"\aclosing\x18\b \x01(\v2\x13.fanfare.v1.ClosingH\x00R\aclosing\x12>\n" +
+	"\funsubscribed\x18\t \x01(\v2\x18.fanfare.v1.UnsubscribedH\x00R\funsubscribed\x12)\n" +
+	"\x05ended\x18\n" +
+	" \x01(\v2\x11.fanfare.v1.EndedH\x00R\x05ended\x12\x18\n" +
+	"\anumbers\x18\x0f \x03(\rR\anumbersB\b\n" +
+	"\x06notice\"\x0e\n" +
+	"\fUnsubscribed\"0\n" +
+	"\x05Ended\x12'\n" +
+	"\x05error\x18\x01 \x01(\v2\x11.fanfare.v1.ErrorR\x05error\"\x85\x01\n" +
 	"\x11ReadFramesRequest\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12*\n" +
@@ -2960,12 +3582,13 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x12GAP_REASON_TRIMMED\x10\x01\x12\x1c\n" +
 	"\x18GAP_REASON_EPOCH_CHANGED\x10\x02\x12\x14\n" +
 	"\x10GAP_REASON_AHEAD\x10\x03\x12%\n" +
-	"!GAP_REASON_EPHEMERAL_MAYBE_MISSED\x10\x042\xeb\x06\n" +
+	"!GAP_REASON_EPHEMERAL_MAYBE_MISSED\x10\x042\xb3\a\n" +
 	"\x0eFanfareService\x12B\n" +
 	"\aPublish\x12\x1a.fanfare.v1.PublishRequest\x1a\x1b.fanfare.v1.PublishResponse\x12Q\n" +
 	"\fPublishBatch\x12\x1f.fanfare.v1.PublishBatchRequest\x1a .fanfare.v1.PublishBatchResponse\x12X\n" +
 	"\rPublishStream\x12 .fanfare.v1.PublishStreamRequest\x1a!.fanfare.v1.PublishStreamResponse(\x010\x01\x12J\n" +
-	"\tSubscribe\x12\x1c.fanfare.v1.SubscribeRequest\x1a\x1d.fanfare.v1.SubscribeResponse0\x01\x12K\n" +
+	"\tSubscribe\x12\x1c.fanfare.v1.SubscribeRequest\x1a\x1d.fanfare.v1.SubscribeResponse0\x01\x12F\n" +
+	"\aSession\x12\x1a.fanfare.v1.SessionRequest\x1a\x1b.fanfare.v1.SessionResponse(\x010\x01\x12K\n" +
 	"\n" +
 	"ReadFrames\x12\x1d.fanfare.v1.ReadFramesRequest\x1a\x1e.fanfare.v1.ReadFramesResponse\x12H\n" +
 	"\tGetStream\x12\x1c.fanfare.v1.GetStreamRequest\x1a\x1d.fanfare.v1.GetStreamResponse\x12N\n" +
@@ -2990,7 +3613,7 @@ func file_fanfare_v1_fanfare_proto_rawDescGZIP() []byte {
 }
 
 var file_fanfare_v1_fanfare_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fanfare_v1_fanfare_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_fanfare_v1_fanfare_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_fanfare_v1_fanfare_proto_goTypes = []any{
 	(ErrorReason)(0),              // 0: fanfare.v1.ErrorReason
 	(GapReason)(0),                // 1: fanfare.v1.GapReason
@@ -3013,33 +3636,40 @@ var file_fanfare_v1_fanfare_proto_goTypes = []any{
 	(*Status)(nil),                // 18: fanfare.v1.Status
 	(*Closed)(nil),                // 19: fanfare.v1.Closed
 	(*Closing)(nil),               // 20: fanfare.v1.Closing
-	(*ReadFramesRequest)(nil),     // 21: fanfare.v1.ReadFramesRequest
-	(*ReadFramesResponse)(nil),    // 22: fanfare.v1.ReadFramesResponse
-	(*GetStreamRequest)(nil),      // 23: fanfare.v1.GetStreamRequest
-	(*GetStreamResponse)(nil),     // 24: fanfare.v1.GetStreamResponse
-	(*Stream)(nil),                // 25: fanfare.v1.Stream
-	(*ListStreamsRequest)(nil),    // 26: fanfare.v1.ListStreamsRequest
-	(*ListStreamsResponse)(nil),   // 27: fanfare.v1.ListStreamsResponse
-	(*CloseStreamRequest)(nil),    // 28: fanfare.v1.CloseStreamRequest
-	(*CloseStreamResponse)(nil),   // 29: fanfare.v1.CloseStreamResponse
-	(*Policy)(nil),                // 30: fanfare.v1.Policy
-	(*Bounds)(nil),                // 31: fanfare.v1.Bounds
-	(*GetPolicyRequest)(nil),      // 32: fanfare.v1.GetPolicyRequest
-	(*GetPolicyResponse)(nil),     // 33: fanfare.v1.GetPolicyResponse
-	(*ListPoliciesRequest)(nil),   // 34: fanfare.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),  // 35: fanfare.v1.ListPoliciesResponse
-	(*SetPolicyRequest)(nil),      // 36: fanfare.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),     // 37: fanfare.v1.SetPolicyResponse
-	nil,                           // 38: fanfare.v1.Frame.HeadersEntry
-	nil,                           // 39: fanfare.v1.NewFrame.HeadersEntry
-	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 41: google.protobuf.Duration
+	(*SessionRequest)(nil),        // 21: fanfare.v1.SessionRequest
+	(*SessionSubscribe)(nil),      // 22: fanfare.v1.SessionSubscribe
+	(*SessionUnsubscribe)(nil),    // 23: fanfare.v1.SessionUnsubscribe
+	(*SessionCredit)(nil),         // 24: fanfare.v1.SessionCredit
+	(*SessionResponse)(nil),       // 25: fanfare.v1.SessionResponse
+	(*Unsubscribed)(nil),          // 26: fanfare.v1.Unsubscribed
+	(*Ended)(nil),                 // 27: fanfare.v1.Ended
+	(*ReadFramesRequest)(nil),     // 28: fanfare.v1.ReadFramesRequest
+	(*ReadFramesResponse)(nil),    // 29: fanfare.v1.ReadFramesResponse
+	(*GetStreamRequest)(nil),      // 30: fanfare.v1.GetStreamRequest
+	(*GetStreamResponse)(nil),     // 31: fanfare.v1.GetStreamResponse
+	(*Stream)(nil),                // 32: fanfare.v1.Stream
+	(*ListStreamsRequest)(nil),    // 33: fanfare.v1.ListStreamsRequest
+	(*ListStreamsResponse)(nil),   // 34: fanfare.v1.ListStreamsResponse
+	(*CloseStreamRequest)(nil),    // 35: fanfare.v1.CloseStreamRequest
+	(*CloseStreamResponse)(nil),   // 36: fanfare.v1.CloseStreamResponse
+	(*Policy)(nil),                // 37: fanfare.v1.Policy
+	(*Bounds)(nil),                // 38: fanfare.v1.Bounds
+	(*GetPolicyRequest)(nil),      // 39: fanfare.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),     // 40: fanfare.v1.GetPolicyResponse
+	(*ListPoliciesRequest)(nil),   // 41: fanfare.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),  // 42: fanfare.v1.ListPoliciesResponse
+	(*SetPolicyRequest)(nil),      // 43: fanfare.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),     // 44: fanfare.v1.SetPolicyResponse
+	nil,                           // 45: fanfare.v1.Frame.HeadersEntry
+	nil,                           // 46: fanfare.v1.NewFrame.HeadersEntry
+	(*timestamppb.Timestamp)(nil), // 47: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 48: google.protobuf.Duration
 }
 var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	2,  // 0: fanfare.v1.Frame.position:type_name -> fanfare.v1.Position
-	38, // 1: fanfare.v1.Frame.headers:type_name -> fanfare.v1.Frame.HeadersEntry
-	40, // 2: fanfare.v1.Frame.created:type_name -> google.protobuf.Timestamp
-	39, // 3: fanfare.v1.NewFrame.headers:type_name -> fanfare.v1.NewFrame.HeadersEntry
+	45, // 1: fanfare.v1.Frame.headers:type_name -> fanfare.v1.Frame.HeadersEntry
+	47, // 2: fanfare.v1.Frame.created:type_name -> google.protobuf.Timestamp
+	46, // 3: fanfare.v1.NewFrame.headers:type_name -> fanfare.v1.NewFrame.HeadersEntry
 	4,  // 4: fanfare.v1.PublishRequest.frame:type_name -> fanfare.v1.NewFrame
 	2,  // 5: fanfare.v1.PublishResponse.position:type_name -> fanfare.v1.Position
 	4,  // 6: fanfare.v1.PublishBatchRequest.frames:type_name -> fanfare.v1.NewFrame
@@ -3049,7 +3679,7 @@ var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	11, // 10: fanfare.v1.PublishStreamResponse.error:type_name -> fanfare.v1.Error
 	0,  // 11: fanfare.v1.Error.reason:type_name -> fanfare.v1.ErrorReason
 	2,  // 12: fanfare.v1.Error.position:type_name -> fanfare.v1.Position
-	41, // 13: fanfare.v1.Error.retry_in:type_name -> google.protobuf.Duration
+	48, // 13: fanfare.v1.Error.retry_in:type_name -> google.protobuf.Duration
 	2,  // 14: fanfare.v1.SubscribeRequest.after:type_name -> fanfare.v1.Position
 	3,  // 15: fanfare.v1.SubscribeResponse.frames:type_name -> fanfare.v1.Frame
 	14, // 16: fanfare.v1.SubscribeResponse.subscribed:type_name -> fanfare.v1.Subscribed
@@ -3069,55 +3699,72 @@ var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	2,  // 30: fanfare.v1.Progress.position:type_name -> fanfare.v1.Position
 	2,  // 31: fanfare.v1.Closed.last:type_name -> fanfare.v1.Position
 	2,  // 32: fanfare.v1.Closing.resume_after:type_name -> fanfare.v1.Position
-	41, // 33: fanfare.v1.Closing.retry_in:type_name -> google.protobuf.Duration
-	2,  // 34: fanfare.v1.ReadFramesRequest.after:type_name -> fanfare.v1.Position
-	3,  // 35: fanfare.v1.ReadFramesResponse.frames:type_name -> fanfare.v1.Frame
-	16, // 36: fanfare.v1.ReadFramesResponse.gap:type_name -> fanfare.v1.Gap
-	2,  // 37: fanfare.v1.ReadFramesResponse.next:type_name -> fanfare.v1.Position
-	2,  // 38: fanfare.v1.ReadFramesResponse.head:type_name -> fanfare.v1.Position
-	25, // 39: fanfare.v1.GetStreamResponse.stream:type_name -> fanfare.v1.Stream
-	2,  // 40: fanfare.v1.Stream.head:type_name -> fanfare.v1.Position
-	40, // 41: fanfare.v1.Stream.created:type_name -> google.protobuf.Timestamp
-	40, // 42: fanfare.v1.Stream.updated:type_name -> google.protobuf.Timestamp
-	25, // 43: fanfare.v1.ListStreamsResponse.streams:type_name -> fanfare.v1.Stream
-	2,  // 44: fanfare.v1.CloseStreamResponse.last:type_name -> fanfare.v1.Position
-	41, // 45: fanfare.v1.Policy.retention_age:type_name -> google.protobuf.Duration
-	41, // 46: fanfare.v1.Policy.stream_retention:type_name -> google.protobuf.Duration
-	41, // 47: fanfare.v1.Bounds.retention_age:type_name -> google.protobuf.Duration
-	41, // 48: fanfare.v1.Bounds.stream_retention:type_name -> google.protobuf.Duration
-	30, // 49: fanfare.v1.GetPolicyResponse.policy:type_name -> fanfare.v1.Policy
-	31, // 50: fanfare.v1.GetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
-	30, // 51: fanfare.v1.ListPoliciesResponse.policies:type_name -> fanfare.v1.Policy
-	31, // 52: fanfare.v1.ListPoliciesResponse.built_in:type_name -> fanfare.v1.Bounds
-	30, // 53: fanfare.v1.SetPolicyRequest.policy:type_name -> fanfare.v1.Policy
-	31, // 54: fanfare.v1.SetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
-	5,  // 55: fanfare.v1.FanfareService.Publish:input_type -> fanfare.v1.PublishRequest
-	7,  // 56: fanfare.v1.FanfareService.PublishBatch:input_type -> fanfare.v1.PublishBatchRequest
-	9,  // 57: fanfare.v1.FanfareService.PublishStream:input_type -> fanfare.v1.PublishStreamRequest
-	12, // 58: fanfare.v1.FanfareService.Subscribe:input_type -> fanfare.v1.SubscribeRequest
-	21, // 59: fanfare.v1.FanfareService.ReadFrames:input_type -> fanfare.v1.ReadFramesRequest
-	23, // 60: fanfare.v1.FanfareService.GetStream:input_type -> fanfare.v1.GetStreamRequest
-	26, // 61: fanfare.v1.FanfareService.ListStreams:input_type -> fanfare.v1.ListStreamsRequest
-	28, // 62: fanfare.v1.FanfareService.CloseStream:input_type -> fanfare.v1.CloseStreamRequest
-	32, // 63: fanfare.v1.FanfareService.GetPolicy:input_type -> fanfare.v1.GetPolicyRequest
-	34, // 64: fanfare.v1.FanfareService.ListPolicies:input_type -> fanfare.v1.ListPoliciesRequest
-	36, // 65: fanfare.v1.FanfareService.SetPolicy:input_type -> fanfare.v1.SetPolicyRequest
-	6,  // 66: fanfare.v1.FanfareService.Publish:output_type -> fanfare.v1.PublishResponse
-	8,  // 67: fanfare.v1.FanfareService.PublishBatch:output_type -> fanfare.v1.PublishBatchResponse
-	10, // 68: fanfare.v1.FanfareService.PublishStream:output_type -> fanfare.v1.PublishStreamResponse
-	13, // 69: fanfare.v1.FanfareService.Subscribe:output_type -> fanfare.v1.SubscribeResponse
-	22, // 70: fanfare.v1.FanfareService.ReadFrames:output_type -> fanfare.v1.ReadFramesResponse
-	24, // 71: fanfare.v1.FanfareService.GetStream:output_type -> fanfare.v1.GetStreamResponse
-	27, // 72: fanfare.v1.FanfareService.ListStreams:output_type -> fanfare.v1.ListStreamsResponse
-	29, // 73: fanfare.v1.FanfareService.CloseStream:output_type -> fanfare.v1.CloseStreamResponse
-	33, // 74: fanfare.v1.FanfareService.GetPolicy:output_type -> fanfare.v1.GetPolicyResponse
-	35, // 75: fanfare.v1.FanfareService.ListPolicies:output_type -> fanfare.v1.ListPoliciesResponse
-	37, // 76: fanfare.v1.FanfareService.SetPolicy:output_type -> fanfare.v1.SetPolicyResponse
-	66, // [66:77] is the sub-list for method output_type
-	55, // [55:66] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	48, // 33: fanfare.v1.Closing.retry_in:type_name -> google.protobuf.Duration
+	22, // 34: fanfare.v1.SessionRequest.subscribe:type_name -> fanfare.v1.SessionSubscribe
+	23, // 35: fanfare.v1.SessionRequest.unsubscribe:type_name -> fanfare.v1.SessionUnsubscribe
+	24, // 36: fanfare.v1.SessionRequest.credit:type_name -> fanfare.v1.SessionCredit
+	12, // 37: fanfare.v1.SessionSubscribe.request:type_name -> fanfare.v1.SubscribeRequest
+	3,  // 38: fanfare.v1.SessionResponse.frames:type_name -> fanfare.v1.Frame
+	14, // 39: fanfare.v1.SessionResponse.subscribed:type_name -> fanfare.v1.Subscribed
+	15, // 40: fanfare.v1.SessionResponse.caught_up:type_name -> fanfare.v1.CaughtUp
+	16, // 41: fanfare.v1.SessionResponse.gap:type_name -> fanfare.v1.Gap
+	17, // 42: fanfare.v1.SessionResponse.progress:type_name -> fanfare.v1.Progress
+	18, // 43: fanfare.v1.SessionResponse.status:type_name -> fanfare.v1.Status
+	19, // 44: fanfare.v1.SessionResponse.closed:type_name -> fanfare.v1.Closed
+	20, // 45: fanfare.v1.SessionResponse.closing:type_name -> fanfare.v1.Closing
+	26, // 46: fanfare.v1.SessionResponse.unsubscribed:type_name -> fanfare.v1.Unsubscribed
+	27, // 47: fanfare.v1.SessionResponse.ended:type_name -> fanfare.v1.Ended
+	11, // 48: fanfare.v1.Ended.error:type_name -> fanfare.v1.Error
+	2,  // 49: fanfare.v1.ReadFramesRequest.after:type_name -> fanfare.v1.Position
+	3,  // 50: fanfare.v1.ReadFramesResponse.frames:type_name -> fanfare.v1.Frame
+	16, // 51: fanfare.v1.ReadFramesResponse.gap:type_name -> fanfare.v1.Gap
+	2,  // 52: fanfare.v1.ReadFramesResponse.next:type_name -> fanfare.v1.Position
+	2,  // 53: fanfare.v1.ReadFramesResponse.head:type_name -> fanfare.v1.Position
+	32, // 54: fanfare.v1.GetStreamResponse.stream:type_name -> fanfare.v1.Stream
+	2,  // 55: fanfare.v1.Stream.head:type_name -> fanfare.v1.Position
+	47, // 56: fanfare.v1.Stream.created:type_name -> google.protobuf.Timestamp
+	47, // 57: fanfare.v1.Stream.updated:type_name -> google.protobuf.Timestamp
+	32, // 58: fanfare.v1.ListStreamsResponse.streams:type_name -> fanfare.v1.Stream
+	2,  // 59: fanfare.v1.CloseStreamResponse.last:type_name -> fanfare.v1.Position
+	48, // 60: fanfare.v1.Policy.retention_age:type_name -> google.protobuf.Duration
+	48, // 61: fanfare.v1.Policy.stream_retention:type_name -> google.protobuf.Duration
+	48, // 62: fanfare.v1.Bounds.retention_age:type_name -> google.protobuf.Duration
+	48, // 63: fanfare.v1.Bounds.stream_retention:type_name -> google.protobuf.Duration
+	37, // 64: fanfare.v1.GetPolicyResponse.policy:type_name -> fanfare.v1.Policy
+	38, // 65: fanfare.v1.GetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
+	37, // 66: fanfare.v1.ListPoliciesResponse.policies:type_name -> fanfare.v1.Policy
+	38, // 67: fanfare.v1.ListPoliciesResponse.built_in:type_name -> fanfare.v1.Bounds
+	37, // 68: fanfare.v1.SetPolicyRequest.policy:type_name -> fanfare.v1.Policy
+	38, // 69: fanfare.v1.SetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
+	5,  // 70: fanfare.v1.FanfareService.Publish:input_type -> fanfare.v1.PublishRequest
+	7,  // 71: fanfare.v1.FanfareService.PublishBatch:input_type -> fanfare.v1.PublishBatchRequest
+	9,  // 72: fanfare.v1.FanfareService.PublishStream:input_type -> fanfare.v1.PublishStreamRequest
+	12, // 73: fanfare.v1.FanfareService.Subscribe:input_type -> fanfare.v1.SubscribeRequest
+	21, // 74: fanfare.v1.FanfareService.Session:input_type -> fanfare.v1.SessionRequest
+	28, // 75: fanfare.v1.FanfareService.ReadFrames:input_type -> fanfare.v1.ReadFramesRequest
+	30, // 76: fanfare.v1.FanfareService.GetStream:input_type -> fanfare.v1.GetStreamRequest
+	33, // 77: fanfare.v1.FanfareService.ListStreams:input_type -> fanfare.v1.ListStreamsRequest
+	35, // 78: fanfare.v1.FanfareService.CloseStream:input_type -> fanfare.v1.CloseStreamRequest
+	39, // 79: fanfare.v1.FanfareService.GetPolicy:input_type -> fanfare.v1.GetPolicyRequest
+	41, // 80: fanfare.v1.FanfareService.ListPolicies:input_type -> fanfare.v1.ListPoliciesRequest
+	43, // 81: fanfare.v1.FanfareService.SetPolicy:input_type -> fanfare.v1.SetPolicyRequest
+	6,  // 82: fanfare.v1.FanfareService.Publish:output_type -> fanfare.v1.PublishResponse
+	8,  // 83: fanfare.v1.FanfareService.PublishBatch:output_type -> fanfare.v1.PublishBatchResponse
+	10, // 84: fanfare.v1.FanfareService.PublishStream:output_type -> fanfare.v1.PublishStreamResponse
+	13, // 85: fanfare.v1.FanfareService.Subscribe:output_type -> fanfare.v1.SubscribeResponse
+	25, // 86: fanfare.v1.FanfareService.Session:output_type -> fanfare.v1.SessionResponse
+	29, // 87: fanfare.v1.FanfareService.ReadFrames:output_type -> fanfare.v1.ReadFramesResponse
+	31, // 88: fanfare.v1.FanfareService.GetStream:output_type -> fanfare.v1.GetStreamResponse
+	34, // 89: fanfare.v1.FanfareService.ListStreams:output_type -> fanfare.v1.ListStreamsResponse
+	36, // 90: fanfare.v1.FanfareService.CloseStream:output_type -> fanfare.v1.CloseStreamResponse
+	40, // 91: fanfare.v1.FanfareService.GetPolicy:output_type -> fanfare.v1.GetPolicyResponse
+	42, // 92: fanfare.v1.FanfareService.ListPolicies:output_type -> fanfare.v1.ListPoliciesResponse
+	44, // 93: fanfare.v1.FanfareService.SetPolicy:output_type -> fanfare.v1.SetPolicyResponse
+	82, // [82:94] is the sub-list for method output_type
+	70, // [70:82] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_fanfare_v1_fanfare_proto_init() }
@@ -3145,15 +3792,32 @@ func file_fanfare_v1_fanfare_proto_init() {
 		(*SubscribeResponse_Closed)(nil),
 		(*SubscribeResponse_Closing)(nil),
 	}
-	file_fanfare_v1_fanfare_proto_msgTypes[26].OneofWrappers = []any{}
-	file_fanfare_v1_fanfare_proto_msgTypes[28].OneofWrappers = []any{}
+	file_fanfare_v1_fanfare_proto_msgTypes[19].OneofWrappers = []any{
+		(*SessionRequest_Subscribe)(nil),
+		(*SessionRequest_Unsubscribe)(nil),
+		(*SessionRequest_Credit)(nil),
+	}
+	file_fanfare_v1_fanfare_proto_msgTypes[20].OneofWrappers = []any{}
+	file_fanfare_v1_fanfare_proto_msgTypes[23].OneofWrappers = []any{
+		(*SessionResponse_Subscribed)(nil),
+		(*SessionResponse_CaughtUp)(nil),
+		(*SessionResponse_Gap)(nil),
+		(*SessionResponse_Progress)(nil),
+		(*SessionResponse_Status)(nil),
+		(*SessionResponse_Closed)(nil),
+		(*SessionResponse_Closing)(nil),
+		(*SessionResponse_Unsubscribed)(nil),
+		(*SessionResponse_Ended)(nil),
+	}
+	file_fanfare_v1_fanfare_proto_msgTypes[33].OneofWrappers = []any{}
+	file_fanfare_v1_fanfare_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fanfare_v1_fanfare_proto_rawDesc), len(file_fanfare_v1_fanfare_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   38,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

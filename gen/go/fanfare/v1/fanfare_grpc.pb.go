@@ -26,6 +26,7 @@ const (
 	FanfareService_PublishBatch_FullMethodName  = "/fanfare.v1.FanfareService/PublishBatch"
 	FanfareService_PublishStream_FullMethodName = "/fanfare.v1.FanfareService/PublishStream"
 	FanfareService_Subscribe_FullMethodName     = "/fanfare.v1.FanfareService/Subscribe"
+	FanfareService_Session_FullMethodName       = "/fanfare.v1.FanfareService/Session"
 	FanfareService_ReadFrames_FullMethodName    = "/fanfare.v1.FanfareService/ReadFrames"
 	FanfareService_GetStream_FullMethodName     = "/fanfare.v1.FanfareService/GetStream"
 	FanfareService_ListStreams_FullMethodName   = "/fanfare.v1.FanfareService/ListStreams"
@@ -112,6 +113,26 @@ type FanfareServiceClient interface {
 	// taken for too long, or so many came that ephemeral ones had to be dropped;
 	// reason LIMIT_REACHED: the server has as many streaming calls as it may.
 	Subscribe(ctx context.Context, in *SubscribeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SubscribeResponse], error)
+	// Session carries many subscriptions in one call, for edges and hubs. Each has
+	// what Subscribe promises, and a number that the client chose. A frame that
+	// several of them get at once is sent once, with all their numbers. What ends a
+	// subscription, an error included, ends nothing else: Ended says so.
+	//
+	// The server takes requests in order at any time, and sends notices before
+	// frames as far as the order within a subscription allows. A subscription whose
+	// client gives it no credit waits; its siblings go on. When the client
+	// half-closes, its subscriptions end and the call ends OK.
+	//
+	// Before it ends a call that could go on, the server sends Closing without
+	// numbers, which is for all subscriptions: resume each with its last position.
+	//
+	// INVALID_ARGUMENT: a request is neither of the known ones, or its number is
+	// not one that it may have; nothing that was said before can be trusted then.
+	// UNAVAILABLE, reason DRAINING or MAX_STREAM_AGE: as for Subscribe.
+	// RESOURCE_EXHAUSTED, reason SLOW_SUBSCRIBER: the client took nothing of the
+	// call for too long; reason LIMIT_REACHED: the server has as many streaming
+	// calls as it may.
+	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 	// ReadFrames returns a page of a stream's backlog without subscribing, at
 	// most 1 MiB of frames or one frame; ephemeral ones are never among them.
 	// INVALID_ARGUMENT, UNAVAILABLE.
@@ -200,6 +221,19 @@ func (c *fanfareServiceClient) Subscribe(ctx context.Context, in *SubscribeReque
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FanfareService_SubscribeClient = grpc.ServerStreamingClient[SubscribeResponse]
+
+func (c *fanfareServiceClient) Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &FanfareService_ServiceDesc.Streams[2], FanfareService_Session_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SessionRequest, SessionResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FanfareService_SessionClient = grpc.BidiStreamingClient[SessionRequest, SessionResponse]
 
 func (c *fanfareServiceClient) ReadFrames(ctx context.Context, in *ReadFramesRequest, opts ...grpc.CallOption) (*ReadFramesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -348,6 +382,26 @@ type FanfareServiceServer interface {
 	// taken for too long, or so many came that ephemeral ones had to be dropped;
 	// reason LIMIT_REACHED: the server has as many streaming calls as it may.
 	Subscribe(*SubscribeRequest, grpc.ServerStreamingServer[SubscribeResponse]) error
+	// Session carries many subscriptions in one call, for edges and hubs. Each has
+	// what Subscribe promises, and a number that the client chose. A frame that
+	// several of them get at once is sent once, with all their numbers. What ends a
+	// subscription, an error included, ends nothing else: Ended says so.
+	//
+	// The server takes requests in order at any time, and sends notices before
+	// frames as far as the order within a subscription allows. A subscription whose
+	// client gives it no credit waits; its siblings go on. When the client
+	// half-closes, its subscriptions end and the call ends OK.
+	//
+	// Before it ends a call that could go on, the server sends Closing without
+	// numbers, which is for all subscriptions: resume each with its last position.
+	//
+	// INVALID_ARGUMENT: a request is neither of the known ones, or its number is
+	// not one that it may have; nothing that was said before can be trusted then.
+	// UNAVAILABLE, reason DRAINING or MAX_STREAM_AGE: as for Subscribe.
+	// RESOURCE_EXHAUSTED, reason SLOW_SUBSCRIBER: the client took nothing of the
+	// call for too long; reason LIMIT_REACHED: the server has as many streaming
+	// calls as it may.
+	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	// ReadFrames returns a page of a stream's backlog without subscribing, at
 	// most 1 MiB of frames or one frame; ephemeral ones are never among them.
 	// INVALID_ARGUMENT, UNAVAILABLE.
@@ -396,6 +450,9 @@ func (UnimplementedFanfareServiceServer) PublishStream(grpc.BidiStreamingServer[
 }
 func (UnimplementedFanfareServiceServer) Subscribe(*SubscribeRequest, grpc.ServerStreamingServer[SubscribeResponse]) error {
 	return status.Error(codes.Unimplemented, "method Subscribe not implemented")
+}
+func (UnimplementedFanfareServiceServer) Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error {
+	return status.Error(codes.Unimplemented, "method Session not implemented")
 }
 func (UnimplementedFanfareServiceServer) ReadFrames(context.Context, *ReadFramesRequest) (*ReadFramesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadFrames not implemented")
@@ -492,6 +549,13 @@ func _FanfareService_Subscribe_Handler(srv interface{}, stream grpc.ServerStream
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FanfareService_SubscribeServer = grpc.ServerStreamingServer[SubscribeResponse]
+
+func _FanfareService_Session_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(FanfareServiceServer).Session(&grpc.GenericServerStream[SessionRequest, SessionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FanfareService_SessionServer = grpc.BidiStreamingServer[SessionRequest, SessionResponse]
 
 func _FanfareService_ReadFrames_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReadFramesRequest)
@@ -674,6 +738,12 @@ var FanfareService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Subscribe",
 			Handler:       _FanfareService_Subscribe_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Session",
+			Handler:       _FanfareService_Session_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "fanfare/v1/fanfare.proto",
