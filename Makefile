@@ -8,6 +8,10 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BUF_VERSION := 1.75.0
 PROTOC_GEN_GO_VERSION := v1.36.12
 PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
+PROTOC_GEN_ES_VERSION := 2.17.0
+# Those of Debian 12 and 13 and Ubuntu 24.04.
+PROTOC_VERSION := 3.21.12
+PROTOC_GRPC_VERSION := 1.51.1
 STATICCHECK_VERSION := v0.8.1
 HEALTH_PROBE_VERSION := v0.4.63
 
@@ -17,6 +21,9 @@ TOOLS := $(CURDIR)/.tools
 BUF := $(TOOLS)/buf-$(BUF_VERSION)/node_modules/.bin/buf
 PROTOC_GEN_GO := $(TOOLS)/protoc-gen-go-$(PROTOC_GEN_GO_VERSION)/protoc-gen-go
 PROTOC_GEN_GO_GRPC := $(TOOLS)/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION)/protoc-gen-go-grpc
+PROTOC_GEN_ES := $(TOOLS)/protoc-gen-es-$(PROTOC_GEN_ES_VERSION)/node_modules/.bin/protoc-gen-es
+# Runs a command that finds protoc, and its plugin for Python.
+WITH_PROTOC := $(TOOLS)/protoc-$(PROTOC_VERSION)/run
 STATICCHECK := $(TOOLS)/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 HEALTH_PROBE := $(TOOLS)/grpc-health-probe-$(HEALTH_PROBE_VERSION)/grpc-health-probe
 
@@ -97,17 +104,21 @@ lint-proto: $(BUF) ## Check the protocol's style and format
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 
+GENERATORS := $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(PROTOC_GEN_ES)
+
 .PHONY: generate
-generate: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## Generate gen/ from the protocol
+generate: $(GENERATORS) $(WITH_PROTOC) ## Generate gen/ from the protocol
 	$(GENERATE)
 
 .PHONY: checkgenerate
-checkgenerate: $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## Check that gen/ is what the protocol generates
-	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
+checkgenerate: $(GENERATORS) ## Check that gen/ is what the protocol generates
+	@command -v apt-get >/dev/null || { echo 'gen/ is not compared with the protocol: protoc $(PROTOC_VERSION) comes with apt-get, which is not here'; exit 0; }; \
+	$(MAKE) '$(WITH_PROTOC)'; \
+	out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
 	$(GENERATE) --output "$$out"; \
 	diff -r "$$out/gen" gen || { echo 'gen/ is out of date: run make generate'; exit 1; }
 
-GENERATE = PATH='$(dir $(PROTOC_GEN_GO)):$(dir $(PROTOC_GEN_GO_GRPC)):'"$$PATH" $(BUF) generate
+GENERATE = PATH='$(subst $() ,:,$(dir $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(PROTOC_GEN_ES)))':"$$PATH" $(WITH_PROTOC) $(BUF) generate
 
 .PHONY: clean
 clean: ## Remove what was built, and the tools
@@ -121,6 +132,12 @@ $(PROTOC_GEN_GO):
 
 $(PROTOC_GEN_GO_GRPC):
 	GOBIN='$(@D)' go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@$(PROTOC_GEN_GO_GRPC_VERSION)
+
+$(PROTOC_GEN_ES):
+	npm install --silent --no-audit --no-fund --prefix '$(TOOLS)/protoc-gen-es-$(PROTOC_GEN_ES_VERSION)' @bufbuild/protoc-gen-es@$(PROTOC_GEN_ES_VERSION)
+
+$(WITH_PROTOC):
+	deploy/debian.sh '$(@D)' protobuf-compiler=$(PROTOC_VERSION) protobuf-compiler-grpc=$(PROTOC_GRPC_VERSION)
 
 $(STATICCHECK):
 	GOBIN='$(@D)' go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
