@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/replica"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
@@ -46,7 +47,7 @@ type webServer struct {
 // startWeb starts to serve on --http. It returns nil if that is off, or if nobody
 // chose it and its port is in use: a second server on a host needs another port
 // for clients, and should need nothing more.
-func (o *serveOptions) startWeb(ctx context.Context, parts *components, logger *slog.Logger) (*webServer, error) {
+func (o *serveOptions) startWeb(ctx context.Context, parts *replica.Parts, logger *slog.Logger) (*webServer, error) {
 	if o.http == httpOff {
 		return nil, nil
 	}
@@ -60,7 +61,7 @@ func (o *serveOptions) startWeb(ctx context.Context, parts *components, logger *
 	}
 	w := newWebServer(lis, logger)
 	w.answer(o.waitingPage(logger))
-	parts.start("http", w.run)
+	parts.Start("http", w.run)
 	return w, nil
 }
 

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -333,26 +331,5 @@ func eventually(t *testing.T, what string, condition func() bool) {
 		case <-deadline:
 			t.Fatalf("%s: not within %s", what, patience)
 		}
-	}
-}
-
-// A component that ends by itself ends the server.
-func TestComponents(t *testing.T) {
-	var order []string
-	parts := newComponents()
-	for _, name := range []string{"first", "second"} {
-		parts.start(name, func(ctx context.Context) error {
-			<-ctx.Done()
-			order = append(order, name)
-			return nil
-		})
-	}
-	parts.start("third", func(context.Context) error { return nil })
-	if err := <-parts.failed; err == nil || err.Error() != "third: ended by itself" {
-		t.Errorf("failed with %v", err)
-	}
-	parts.stop()
-	if fmt.Sprint(order) != "[second first]" {
-		t.Errorf("ended in the order %v", order)
 	}
 }

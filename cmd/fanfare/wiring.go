@@ -14,25 +14,26 @@ import (
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/replica"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
 // serve serves until ctx ends, then drains. It returns nil after an orderly end.
 func (p *program) serve(ctx context.Context, o *serveOptions, logger *slog.Logger) error {
-	parts := newComponents()
+	parts := replica.NewParts()
 	err := p.serveWith(ctx, o, parts, logger)
 	if errors.Is(err, service.ErrDrainIncomplete) {
 		// Calls still use the parts. The end of the process closes them.
 		return err
 	}
-	parts.stop()
+	parts.Stop()
 	return err
 }
 
 // serveWith is serve with the parts that the caller stops.
-func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *components, logger *slog.Logger) error {
-	var store *openStore
+func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *replica.Parts, logger *slog.Logger) error {
+	var store *replica.OpenStore
 	var err error
 	if o.embedded() {
 		// Before the sockets: a second server on a file is told about the file,
@@ -40,13 +41,13 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *compone
 		if store, err = o.openSQLite(ctx, logger); err != nil {
 			return unlessEnding(ctx, err)
 		}
-		parts.atEnd(store.Close)
+		parts.AtEnd(store.Close)
 	}
 	lis, err := listen(ctx, "grpc", o.grpc)
 	if err != nil {
 		return err
 	}
-	parts.atEnd(func() { _ = lis.Close() })
+	parts.AtEnd(func() { _ = lis.Close() })
 	web, err := o.startWeb(ctx, parts, logger)
 	if err != nil {
 		return err
@@ -58,11 +59,11 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *compone
 		if store, err = o.awaitPostgreSQL(ctx, lis, logger); err != nil {
 			return unlessEnding(ctx, err)
 		}
-		parts.atEnd(store.Close)
+		parts.AtEnd(store.Close)
 	}
-	server := startParts(parts, o, store, logger)
+	server := parts.StartServer(store, o.hubConfig(logger), o.serviceConfig(logger))
 	web.answer(server.HTTPHandler())
-	return p.serveUntil(ctx, server, lis, parts, o.banner(store, lis, web), logger)
+	return p.serveUntil(ctx, server, lis, parts, o.banner(lis, web), logger)
 }
 
 // unlessEnding returns the error of opening a store, or nil if ctx has ended: a
@@ -77,10 +78,10 @@ func unlessEnding(ctx context.Context, err error) error {
 // awaitPostgreSQL opens a store on PostgreSQL. While its server cannot be reached
 // it answers on lis that it is alive and not ready, and tries again; any other
 // error is final.
-func (o *serveOptions) awaitPostgreSQL(ctx context.Context, lis socket, logger *slog.Logger) (*openStore, error) {
+func (o *serveOptions) awaitPostgreSQL(ctx context.Context, lis socket, logger *slog.Logger) (*replica.OpenStore, error) {
 	waiting := startWaitingServer(lis)
 	store, err := backoff.Retry(ctx,
-		func() (*openStore, error) {
+		func() (*replica.OpenStore, error) {
 			store, err := o.openPostgreSQL(ctx, logger)
 			if err != nil && !errors.Is(err, backlog.ErrUnavailable) {
 				return nil, backoff.Permanent(err)
@@ -109,35 +110,9 @@ func (o *serveOptions) awaitPostgreSQL(ctx context.Context, lis socket, logger *
 	return store, nil
 }
 
-// defaultReceiveLimit is the largest message that gRPC clients take unless told
-// otherwise; frameOverhead is the most that a response adds to a payload.
-const (
-	defaultReceiveLimit = 4 << 20
-	frameOverhead       = backlog.MaxHeaderBytes + backlog.MaxHeaders*16 + 2*backlog.MaxTypeBytes + 256
-)
-
-// startParts starts the parts of a server, each on those before it.
-func startParts(parts *components, o *serveOptions, store *openStore, logger *slog.Logger) *service.Server {
-	if n := store.maxFrameBytes; n > defaultReceiveLimit-frameOverhead {
-		logger.Warn("the largest frames exceed what gRPC clients receive by default: they must raise their limit",
-			"max_frame_bytes", n, "default_limit", defaultReceiveLimit)
-	}
-	for _, part := range store.parts {
-		parts.start(part.name, part.run)
-	}
-	h := hub.New(store.bus, store, service.EncodeFrame, o.hubConfig(logger))
-	parts.start("hub", h.Run)
-	parts.start("bus", func(ctx context.Context) error { return store.runBus(ctx, h) })
-	config := o.serviceConfig(logger)
-	config.MaxFrameBytes = store.maxFrameBytes
-	server := service.New(store, h, store.bus, config)
-	parts.start("health", server.Run)
-	return server
-}
-
 // serveUntil serves until ctx ends, which drains the server, or a part fails. It
 // prints the banner when the server is ready.
-func (p *program) serveUntil(ctx context.Context, server *service.Server, lis net.Listener, parts *components, banner string, logger *slog.Logger) error {
+func (p *program) serveUntil(ctx context.Context, server *service.Server, lis net.Listener, parts *replica.Parts, banner string, logger *slog.Logger) error {
 	g := grpc.NewServer(server.ServerOptions()...)
 	server.Register(g)
 	serving := make(chan error, 1)
@@ -159,7 +134,7 @@ func (p *program) serveUntil(ctx context.Context, server *service.Server, lis ne
 		case err := <-serving:
 			g.Stop()
 			return fmt.Errorf("serve on %s: %w", lis.Addr(), err)
-		case err := <-parts.failed:
+		case err := <-parts.Failed():
 			g.Stop()
 			return err
 		}
@@ -232,9 +207,9 @@ func awaitReady(ctx context.Context, address string) error {
 
 // banner is what a person, or a script, waits for: where everything is, and last
 // a first command to try.
-func (o *serveOptions) banner(store *openStore, lis net.Listener, web *webServer) string {
+func (o *serveOptions) banner(lis net.Listener, web *webServer) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "data in %s\n", store.place)
+	fmt.Fprintf(&b, "data in %s\n", o.place())
 	switch {
 	case web != nil:
 		fmt.Fprintf(&b, "health on %s\n", web.url("/healthz"))
