@@ -1,0 +1,42 @@
+package clientlib
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// Client publishes and subscribes over one connection. Its methods may be called from
+// any goroutine.
+type Client struct {
+	config
+	conn grpc.ClientConnInterface
+	stub fanfarev1.FanfareServiceClient
+
+	// ctx is the client's life, which Close ends: what it starts outlives the calls
+	// that start it.
+	ctx   context.Context
+	close context.CancelCauseFunc
+	tasks sync.WaitGroup
+}
+
+// New returns a client that uses conn, usually a *grpc.ClientConn made with
+// [DialOptions]. conn stays the caller's, who closes it after the client.
+func New(conn grpc.ClientConnInterface, options ...Option) *Client {
+	c := &Client{config: configure(options), conn: conn, stub: fanfarev1.NewFanfareServiceClient(conn)}
+	c.ctx, c.close = context.WithCancelCause(context.Background())
+	return c
+}
+
+// Close ends the client's subscriptions, publishers and session, and waits for their
+// goroutines. Frames of publishers that were not answered may have been published or
+// not; close those first. The connection stays open. Close returns nil, and does
+// nothing the second time.
+func (c *Client) Close() error {
+	c.close(ErrClosed)
+	c.tasks.Wait()
+	return nil
+}
