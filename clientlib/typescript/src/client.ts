@@ -1,0 +1,186 @@
+import { create } from '@bufbuild/protobuf';
+import { credentials as grpcCredentials, type ChannelCredentials, type ChannelOptions } from '@grpc/grpc-js';
+
+import { callServerStreaming, callUnary, encode } from './calls.js';
+import { errorOf, FanfareError } from './errors.js';
+import { FanfareService, PublishBatchRequestSchema, PublishRequestSchema, SubscribeRequestSchema, type SubscribeRequest, type SubscribeResponse } from './gen/fanfare/v1/fanfare_pb.js';
+import { isRepeatable, newFrameOf, publishedOf, type NewFrame, type Published, type PublishOptions } from './publish.js';
+import { Replicas, type Replica } from './replicas.js';
+import { Backoff, isFinal, withRetries, type Attempt, type BackoffOptions } from './retry.js';
+import { Subscription, type SubscribeOptions } from './subscription.js';
+
+/** Options of a {@link Client}. */
+export interface ClientOptions {
+  /**
+   * The servers' addresses, such as `'127.0.0.1:7420'`, `'dns:///fanfare:7420'` or
+   * `'unix:///run/fanfare.sock'`: one, or several replicas of which any will do.
+   */
+  targets: string | readonly string[];
+  /** How to secure connections. Default: not at all, for loopback and Unix sockets. */
+  credentials?: ChannelCredentials;
+  /** Waits before retries and before a subscription is resumed. */
+  backoff?: BackoffOptions;
+  /** Milliseconds after which a publish is given up, with all its retries. Default 30,000. */
+  timeout?: number;
+  /** Milliseconds to wait for a connection before the next target is tried. Default 5,000. */
+  connectTimeout?: number;
+  /**
+   * Milliseconds after which a subscription to which nothing comes is resumed over
+   * a new call. Must be longer than the servers' heartbeat, which comes every 15
+   * seconds. Default 60,000.
+   */
+  idleTimeout?: number;
+  /** Options of `@grpc/grpc-js` for the connections, beside or instead of this library's. */
+  channelOptions?: ChannelOptions;
+}
+
+const channelDefaults: ChannelOptions = {
+  // A dead connection is noticed within 20 seconds. Servers allow a ping every 10.
+  'grpc.keepalive_time_ms': 15_000,
+  'grpc.keepalive_timeout_ms': 5_000,
+  'grpc.initial_reconnect_backoff_ms': 100,
+  'grpc.max_reconnect_backoff_ms': 5_000,
+  // Servers decide how large a frame may be.
+  'grpc.max_receive_message_length': -1,
+  'grpc.max_send_message_length': -1,
+  // A service config found in DNS might retry publishes that must not be.
+  'grpc.service_config_disable_resolution': 1,
+};
+
+/**
+ * Publishes frames and subscribes to streams. All its calls share one connection,
+ * to one of the targets; when that fails they go on with the next one.
+ *
+ * ```ts
+ * const client = new Client({ targets: '127.0.0.1:7420' });
+ * const { position } = await client.publish({ channel: 'chat/messages', scope: 'lobby', payload: 'hello' });
+ * ```
+ */
+export class Client {
+  readonly #replicas: Replicas;
+  readonly #backoff: BackoffOptions | undefined;
+  readonly #timeout: number;
+  readonly #idleTimeout: number;
+  readonly #subscriptions = new Set<Subscription>();
+  readonly #closed = new AbortController();
+
+  /**
+   * Connects with the first call. A client that is no longer needed must be closed.
+   *
+   * @throws TypeError without a target.
+   */
+  constructor(options: ClientOptions) {
+    const targets = typeof options.targets === 'string' ? [options.targets] : options.targets;
+    if (targets.length === 0) {
+      throw new TypeError('a client needs at least one target');
+    }
+    this.#replicas = new Replicas(
+      targets,
+      options.credentials ?? grpcCredentials.createInsecure(),
+      { ...channelDefaults, ...options.channelOptions },
+      options.connectTimeout ?? 5_000,
+    );
+    this.#backoff = options.backoff;
+    this.#timeout = options.timeout ?? 30_000;
+    this.#idleTimeout = options.idleTimeout ?? 60_000;
+  }
+
+  /**
+   * Publishes one frame, and returns when it is committed. Retries where that is
+   * safe: with an idempotency key, which durable frames have by default, whatever
+   * fails; without one, where certainly nothing was published.
+   *
+   * Rejects with a {@link FanfareError}. Its reason is `OUTCOME_UNKNOWN` if the
+   * frame may have been published, and `EXPECTATION_FAILED` if
+   * {@link NewFrame.expected} is not the head.
+   */
+  async publish(frame: NewFrame, options: PublishOptions = {}): Promise<Published> {
+    const wire = newFrameOf(frame);
+    const request = encode(PublishRequestSchema, create(PublishRequestSchema, { frame: wire }));
+    const response = await this.#retrying(isRepeatable([wire]), options, ({ client }, signal) =>
+      callUnary(client, FanfareService.method.publish, request, signal));
+    return publishedOf(response);
+  }
+
+  /**
+   * Publishes frames of any streams, all or nothing, in one transaction: 1 to 1,000,
+   * together at most 4 MiB. What became of each is at its place in the result. It
+   * retries and rejects as {@link publish} does, and with `PARTLY_DUPLICATE` if
+   * some of the frames were published before and others were not.
+   */
+  async publishBatch(frames: readonly NewFrame[], options: PublishOptions = {}): Promise<Published[]> {
+    const wire = frames.map(newFrameOf);
+    const request = encode(PublishBatchRequestSchema, create(PublishBatchRequestSchema, { frames: wire }));
+    const response = await this.#retrying(isRepeatable(wire), options, ({ client }, signal) =>
+      callUnary(client, FanfareService.method.publishBatch, request, signal));
+    return response.results.map(publishedOf);
+  }
+
+  /**
+   * Subscribes to a stream. The call to the server is made when the first event is
+   * asked for; frames that commit after the `subscribed` event are delivered.
+   *
+   * @throws SyntaxError if `start.after` is a text and no position.
+   */
+  subscribe(options: SubscribeOptions): Subscription {
+    return new Subscription(options, {
+      open: (request, signal) => this.#open(request, signal),
+      backoff: this.#backoff,
+      began: (subscription) => this.#subscriptions.add(subscription),
+      ended: (subscription) => this.#subscriptions.delete(subscription),
+    });
+  }
+
+  /** Ends all subscriptions and calls, and closes the connections. */
+  close(): void {
+    this.#closed.abort();
+    for (const subscription of [...this.#subscriptions]) {
+      void subscription.close();
+    }
+    this.#replicas.close();
+  }
+
+  #retrying<T>(repeatable: boolean, options: PublishOptions, call: (replica: Replica, signal: AbortSignal) => Promise<T>): Promise<T> {
+    const attempt: Attempt<T> = async (signal, sent) => {
+      const replica = await this.#replicas.connected(signal);
+      sent();
+      return this.#watching(replica, () => call(replica, signal));
+    };
+    return withRetries(attempt, {
+      repeatable,
+      backoff: new Backoff(this.#backoff),
+      timeout: options.timeout ?? this.#timeout,
+      signals: [options.signal, this.#closed.signal],
+    });
+  }
+
+  async #watching<T>(replica: Replica, call: () => Promise<T>): Promise<T> {
+    try {
+      return await call();
+    } catch (thrown) {
+      throw this.#noted(replica, thrown);
+    }
+  }
+
+  async *#open(request: SubscribeRequest, signal: AbortSignal): AsyncGenerator<SubscribeResponse, void, undefined> {
+    if (this.#closed.signal.aborted) {
+      throw new FanfareError('FAILED_PRECONDITION', 'the client is closed');
+    }
+    const encoded = encode(SubscribeRequestSchema, request);
+    const replica = await this.#replicas.connected(signal);
+    try {
+      yield* callServerStreaming(replica.client, FanfareService.method.subscribe, encoded, signal, this.#idleTimeout);
+    } catch (thrown) {
+      throw this.#noted(replica, thrown);
+    }
+  }
+
+  /** Has the next calls go elsewhere if what a call threw is the replica's doing. */
+  #noted(replica: Replica, thrown: unknown): FanfareError {
+    const error = errorOf(thrown);
+    if (!isFinal(error) && error.code !== 'CANCELLED' && error.code !== 'ABORTED' && error.reason !== 'SLOW_SUBSCRIBER') {
+      this.#replicas.failed(replica);
+    }
+    return error;
+  }
+}

@@ -1,0 +1,165 @@
+import { BinaryReader } from '@bufbuild/protobuf/wire';
+import { status, type ServiceError } from '@grpc/grpc-js';
+
+import type { ErrorReason } from './gen/fanfare/v1/fanfare_pb.js';
+
+/** The name of a canonical gRPC status code. */
+export type Code = Exclude<keyof typeof status, 'OK'>;
+
+/**
+ * Why a server refused something: a name of the protocol's `ErrorReason`. Empty
+ * if no Fanfare server said why, as for an error of the transport. Servers of
+ * newer versions may have others.
+ */
+export type Reason = Exclude<keyof typeof ErrorReason, 'UNSPECIFIED'> | '' | (string & {});
+
+/** What a {@link FanfareError} says beside its message. */
+export interface ErrorDetails {
+  /** Why; see {@link Reason}. Default: empty. */
+  reason?: Reason | undefined;
+  /** The field outside its limit. */
+  field?: string | undefined;
+  /** Milliseconds to wait before a retry, if retrying helps. */
+  retryIn?: number | undefined;
+  /** What else the server told. */
+  metadata?: Readonly<Record<string, string>> | undefined;
+  /** The error that this one comes from. */
+  cause?: unknown;
+}
+
+/** An error of a call. */
+export class FanfareError extends Error {
+  /** The canonical status code, such as `'ABORTED'`. */
+  readonly code: Code;
+  /** Why, such as `'EXPECTATION_FAILED'`; see {@link Reason}. */
+  readonly reason: Reason;
+  /** The field outside its limit, such as `'frames[3].payload'`, if one is. */
+  readonly field: string | undefined;
+  /** Milliseconds that the server asks to wait before a retry, if retrying helps. */
+  readonly retryIn: number | undefined;
+  /**
+   * What else the server told, such as `head`, the stream's position, with
+   * `EXPECTATION_FAILED`.
+   */
+  readonly metadata: Readonly<Record<string, string>>;
+
+  constructor(code: Code, message: string, details: ErrorDetails = {}) {
+    super(message, details.cause === undefined ? undefined : { cause: details.cause });
+    this.code = code;
+    this.reason = details.reason ?? '';
+    this.field = details.field;
+    this.retryIn = details.retryIn;
+    this.metadata = details.metadata ?? {};
+  }
+}
+// On the prototype: a property of each instance would be printed with its fields.
+Object.defineProperty(FanfareError.prototype, 'name', { value: 'FanfareError', configurable: true, writable: true });
+
+/** Makes a FanfareError of whatever a call threw. */
+export function errorOf(thrown: unknown): FanfareError {
+  if (thrown instanceof FanfareError) {
+    return thrown;
+  }
+  if (!isServiceError(thrown)) {
+    return new FanfareError('INTERNAL', thrown instanceof Error ? thrown.message : String(thrown), { cause: thrown });
+  }
+  const code = (status[thrown.code] ?? 'UNKNOWN') as Code;
+  return new FanfareError(code, thrown.details, { ...detailsOf(thrown), cause: thrown });
+}
+
+function isServiceError(thrown: unknown): thrown is ServiceError {
+  return thrown instanceof Error && typeof (thrown as ServiceError).code === 'number' && 'metadata' in thrown;
+}
+
+function detailsOf(error: ServiceError): ErrorDetails {
+  const [encoded] = error.metadata.get('grpc-status-details-bin');
+  if (!(encoded instanceof Uint8Array)) {
+    return {};
+  }
+  try {
+    return decodeStatus(encoded);
+  } catch {
+    return {}; // not a google.rpc.Status: of some proxy, which has said what it can by the code
+  }
+}
+
+const typePrefix = 'type.googleapis.com/google.rpc.';
+
+// The four messages of google.rpc that statuses carry are read by hand: no
+// package on npm has them without a second protobuf runtime.
+
+function decodeStatus(encoded: Uint8Array): ErrorDetails {
+  const details: ErrorDetails = {};
+  for (const any of messages(encoded, 3)) {
+    const value = messages(any, 2)[0] ?? new Uint8Array();
+    switch (strings(any, 1)[0]) {
+      case `${typePrefix}ErrorInfo`:
+        decodeErrorInfo(value, details);
+        break;
+      case `${typePrefix}RetryInfo`:
+        details.retryIn = milliseconds(messages(value, 1)[0] ?? new Uint8Array());
+        break;
+      case `${typePrefix}BadRequest`:
+        details.field = messages(value, 1).flatMap((violation) => strings(violation, 1))[0];
+        break;
+    }
+  }
+  return details;
+}
+
+function decodeErrorInfo(encoded: Uint8Array, details: ErrorDetails): void {
+  if (strings(encoded, 2)[0] !== 'fanfare.dev') {
+    return; // a reason of somebody else's, with a meaning of its own
+  }
+  details.reason = strings(encoded, 1)[0] ?? '';
+  details.metadata = Object.fromEntries(
+    messages(encoded, 3).map((entry) => [strings(entry, 1)[0] ?? '', strings(entry, 2)[0] ?? '']),
+  );
+}
+
+/** The milliseconds of a google.protobuf.Duration, rounded up. */
+function milliseconds(encoded: Uint8Array): number {
+  let total = 0;
+  eachField(encoded, (field, reader) => {
+    switch (field) {
+      case 1:
+        total += Number(reader.int64()) * 1000;
+        return true;
+      case 2:
+        total += reader.int32() / 1e6;
+        return true;
+      default:
+        return false;
+    }
+  });
+  return Math.ceil(total);
+}
+
+/** The values of a length-delimited field. */
+function messages(encoded: Uint8Array, wanted: number): Uint8Array[] {
+  const values: Uint8Array[] = [];
+  eachField(encoded, (field, reader) => {
+    if (field !== wanted) {
+      return false;
+    }
+    values.push(reader.bytes());
+    return true;
+  });
+  return values;
+}
+
+function strings(encoded: Uint8Array, wanted: number): string[] {
+  const decoder = new TextDecoder();
+  return messages(encoded, wanted).map((value) => decoder.decode(value));
+}
+
+/** Calls take for each field; what it does not take is skipped. */
+function eachField(encoded: Uint8Array, take: (field: number, reader: BinaryReader) => boolean): void {
+  const reader = new BinaryReader(encoded);
+  while (reader.pos < reader.len) {
+    const [field, wireType] = reader.tag();
+    if (!take(field, reader)) {
+      reader.skip(wireType, field);
+    }
+  }
+}

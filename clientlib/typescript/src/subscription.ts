@@ -1,0 +1,328 @@
+import { create } from '@bufbuild/protobuf';
+import { durationMs } from '@bufbuild/protobuf/wkt';
+
+import { errorOf, FanfareError } from './errors.js';
+import { frameOf, gapOf, positionOf, subscribedOf, type Event, type Frame, type Gap, type Subscribed } from './events.js';
+import { SubscribeRequestSchema, type Frame as WireFrame, type SubscribeRequest, type SubscribeResponse } from './gen/fanfare/v1/fanfare_pb.js';
+import { Position } from './position.js';
+import { Backoff, isFinal, sleep, type BackoffOptions } from './retry.js';
+
+/**
+ * Where a subscription begins: with everything that the backlog may replay, with
+ * frames that commit after it is in force, after a position, or with at most the
+ * newest frames.
+ */
+export type Start = 'oldest' | 'live' | { readonly after: Position | string } | { readonly last: number | bigint };
+
+/** What to subscribe to. */
+export interface SubscribeOptions {
+  /** The stream's channel. */
+  channel: string;
+  /** The stream's scope. Default: empty. */
+  scope?: string;
+  /** Where to begin. Default: `'oldest'`. */
+  start?: Start;
+  /** Ends the subscription when it is aborted, as {@link Subscription.close} does. */
+  signal?: AbortSignal;
+}
+
+/** One call of Subscribe, to its end. It throws the error that the call ends with. */
+export type Open = (request: SubscribeRequest, signal: AbortSignal) => AsyncIterable<SubscribeResponse>;
+
+/** What a subscription needs of its client. */
+export interface Surroundings {
+  open: Open;
+  backoff: BackoffOptions | undefined;
+  began: (subscription: Subscription) => void;
+  ended: (subscription: Subscription) => void;
+}
+
+// How often in a row frames may be missing without a gap before that is an error.
+const maxHoles = 3;
+
+// A call that has lasted this long was a good one: waits begin anew after it.
+const goodCallMilliseconds = 5000;
+
+/**
+ * The events of one stream, in order. Durable frames come each once, across as
+ * many calls and servers as it takes; whatever else a subscriber must know comes
+ * among them, as an event of its own.
+ *
+ * It begins with the first call of `next`, and asks the server for no more than a
+ * few messages ahead of what has been taken. It ends after the `closed` event, by
+ * `break`, {@link close} or the signal, or with a {@link FanfareError} that
+ * subscribing again cannot mend.
+ *
+ * ```ts
+ * for await (const event of client.subscribe({ channel: 'chat/messages', scope: 'lobby' })) {
+ *   if (event.type === 'frame') {
+ *     console.log(String(event.position), Buffer.from(event.payload).toString());
+ *   }
+ * }
+ * ```
+ */
+export class Subscription implements AsyncIterableIterator<Event> {
+  /** The stream's channel. */
+  readonly channel: string;
+  /** The stream's scope. */
+  readonly scope: string;
+
+  readonly #start: SubscribeRequest['start'];
+  readonly #signal: AbortSignal | undefined;
+  readonly #surroundings: Surroundings;
+  readonly #backoff: Backoff;
+  readonly #ending = new AbortController();
+  readonly #events: AsyncGenerator<Event, undefined, undefined>;
+  readonly #abort = () => this.#end();
+
+  #begun = false;
+  #position: Position | undefined;
+  /** How long the server asked to wait, by Closing, before it ended the call. */
+  #closingIn: number | undefined;
+  /** When the call was acknowledged; undefined if it was not yet. */
+  #inForceSince: number | undefined;
+  #wasInForce = false;
+  #sawEphemeral = false;
+  #holes = 0;
+
+  /** Use {@link Client.subscribe}. @internal */
+  constructor(options: SubscribeOptions, surroundings: Surroundings) {
+    this.channel = options.channel;
+    this.scope = options.scope ?? '';
+    this.#start = startOf(options.start ?? 'oldest');
+    if (this.#start.case === 'after') {
+      this.#position = positionOf(this.#start.value);
+    }
+    this.#signal = options.signal;
+    this.#surroundings = surroundings;
+    this.#backoff = new Backoff(surroundings.backoff);
+    this.#events = this.#run();
+  }
+
+  /**
+   * After everything that `next` has returned: store it once that is dealt with,
+   * and go on with `start: { after: position }`. Undefined until the server has
+   * said where delivery begins.
+   */
+  get position(): Position | undefined {
+    return this.#position;
+  }
+
+  /** The next event; waits for it. */
+  async next(): Promise<IteratorResult<Event, undefined>> {
+    if (!this.#begun) {
+      this.#begin();
+    }
+    return this.#events.next();
+  }
+
+  /** Ends the subscription; `for await` calls it on `break`. */
+  async return(): Promise<IteratorResult<Event, undefined>> {
+    this.#end();
+    return this.#events.return(undefined);
+  }
+
+  /** Ends the subscription. A `next` that waits returns that there is no more. */
+  async close(): Promise<void> {
+    await this.return();
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  #begin(): void {
+    this.#begun = true;
+    if (this.#signal?.aborted) {
+      this.#end();
+      return;
+    }
+    this.#signal?.addEventListener('abort', this.#abort, { once: true });
+    this.#surroundings.began(this);
+  }
+
+  #end(): void {
+    this.#begun = true;
+    this.#ending.abort();
+    this.#signal?.removeEventListener('abort', this.#abort);
+    this.#surroundings.ended(this);
+  }
+
+  /** Call after call, each after the position that the one before came to. */
+  async *#run(): AsyncGenerator<Event, undefined, undefined> {
+    try {
+      while (!this.#ending.signal.aborted) {
+        let failure: FanfareError;
+        try {
+          yield* this.#call();
+          return undefined;
+        } catch (thrown) {
+          failure = errorOf(thrown);
+        }
+        if (this.#ending.signal.aborted) {
+          return undefined;
+        }
+        if (isFinal(failure) || this.#holes >= maxHoles) {
+          throw failure;
+        }
+        const retryIn = this.#nextWait(failure);
+        yield { type: 'interrupted', error: failure, retryIn };
+        await sleep(retryIn, this.#ending.signal);
+      }
+      return undefined;
+    } finally {
+      this.#end();
+    }
+  }
+
+  #nextWait(failure: FanfareError): number {
+    if (this.#inForceSince !== undefined && performance.now() - this.#inForceSince > goodCallMilliseconds) {
+      this.#backoff.reset();
+    }
+    return this.#backoff.next(failure.retryIn ?? this.#closingIn);
+  }
+
+  /** The events of one call. Returns after the close of the stream, or of this. */
+  async *#call(): AsyncGenerator<Event, void, undefined> {
+    this.#closingIn = undefined;
+    this.#inForceSince = undefined;
+    for await (const response of this.#surroundings.open(this.#request(), this.#ending.signal)) {
+      for (const wire of response.frames) {
+        const frame = this.#take(wire);
+        if (frame !== undefined) {
+          yield frame;
+        }
+        if (this.#ending.signal.aborted) {
+          return;
+        }
+      }
+      yield* this.#notice(response.notice);
+      if (response.notice.case === 'closed' || this.#ending.signal.aborted) {
+        return;
+      }
+    }
+    throw new FanfareError('UNAVAILABLE', 'the call ended without a reason');
+  }
+
+  #request(): SubscribeRequest {
+    const after = this.#position;
+    return create(SubscribeRequestSchema, {
+      channel: this.channel,
+      scope: this.scope,
+      start: after === undefined ? this.#start : afterPosition(after),
+    });
+  }
+
+  /** The frame to hand on; undefined if it was handed on before. */
+  #take(wire: WireFrame): Frame | undefined {
+    const frame = frameOf(wire);
+    if (this.#inForceSince === undefined) {
+      throw this.#hole('a frame came before Subscribed');
+    }
+    if (frame.ephemeral) {
+      this.#sawEphemeral = true;
+    } else {
+      const last = this.#position ?? Position.zero;
+      if (frame.position.epoch === last.epoch && frame.position.sequence <= last.sequence) {
+        return undefined;
+      }
+      // The epoch may change without a gap; the numbering goes on.
+      if (frame.position.sequence !== last.sequence + 1n) {
+        throw this.#hole(`the frame after ${last} is ${frame.position}, and no gap was told`);
+      }
+      this.#position = frame.position;
+      this.#holes = 0;
+    }
+    this.#backoff.reset();
+    return frame;
+  }
+
+  *#notice(notice: SubscribeResponse['notice']): Generator<Event, void, undefined> {
+    switch (notice.case) {
+      case 'subscribed':
+        yield* this.#subscribed(subscribedOf(notice.value));
+        break;
+      case 'caughtUp': {
+        const position = positionOf(notice.value.position);
+        this.#checkReached(position);
+        yield { type: 'caughtUp', position };
+        break;
+      }
+      case 'gap': {
+        const gap = gapOf(notice.value);
+        this.#position = gap.resumeAfter;
+        yield gap;
+        break;
+      }
+      case 'status':
+        yield { type: 'status', listening: notice.value.listening };
+        break;
+      case 'closed': {
+        const last = positionOf(notice.value.last);
+        this.#checkReached(last);
+        yield { type: 'closed', last };
+        break;
+      }
+      case 'closing':
+        this.#closingIn = notice.value.retryIn && durationMs(notice.value.retryIn);
+        break;
+      default: // a heartbeat, or a notice of a newer server
+    }
+  }
+
+  *#subscribed(subscribed: Subscribed): Generator<Event, void, undefined> {
+    const again = this.#wasInForce;
+    this.#inForceSince = performance.now();
+    this.#wasInForce = true;
+    // A position of one's own stays until a frame or a gap has moved it: otherwise
+    // a gap that a broken connection withheld would go unnoticed.
+    this.#position ??= subscribed.resumeAfter;
+    yield subscribed;
+    if (again && this.#sawEphemeral) {
+      yield missedEphemeral(subscribed, this.#position);
+    }
+  }
+
+  /** Fails where the server believes to have sent frames that did not come. */
+  #checkReached(position: Position): void {
+    const last = this.#position ?? Position.zero;
+    if (position.epoch === last.epoch && position.sequence > last.sequence) {
+      throw this.#hole(`the server is at ${position}, but the last frame that came is ${last}`);
+    }
+  }
+
+  /** Ends the call; the next one begins after the last good position. */
+  #hole(message: string): FanfareError {
+    this.#holes++;
+    return new FanfareError('DATA_LOSS', message);
+  }
+}
+
+/** Servers tell of what one call missed; between two calls, the client knows. */
+function missedEphemeral(subscribed: Subscribed, position: Position): Gap {
+  return {
+    type: 'gap',
+    reason: 'EPHEMERAL_MAYBE_MISSED',
+    requested: position,
+    oldest: subscribed.oldest,
+    head: subscribed.head,
+    resumeAfter: position,
+  };
+}
+
+function startOf(start: Start): SubscribeRequest['start'] {
+  if (start === 'oldest') {
+    return { case: 'oldest', value: true };
+  }
+  if (start === 'live') {
+    return { case: 'live', value: true };
+  }
+  if ('last' in start) {
+    return { case: 'last', value: BigInt(start.last) };
+  }
+  return afterPosition(typeof start.after === 'string' ? Position.parse(start.after) : start.after);
+}
+
+function afterPosition({ epoch, sequence }: Position): SubscribeRequest['start'] {
+  return create(SubscribeRequestSchema, { start: { case: 'after', value: { epoch, sequence } } }).start;
+}
