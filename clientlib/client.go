@@ -13,13 +13,17 @@ import (
 // any goroutine.
 type Client struct {
 	config
-	conn grpc.ClientConnInterface
-	stub fanfarev1.FanfareServiceClient
+	conn       grpc.ClientConnInterface
+	stub       fanfarev1.FanfareServiceClient
+	tokenCache tokenCache
+	telemetry  telemetry
 
 	// ctx is the client's life, which Close ends: what it starts outlives the calls
 	// that start it.
 	ctx   context.Context
 	close context.CancelCauseFunc
+	// mu lets no task begin once Close waits for them.
+	mu    sync.Mutex
 	tasks sync.WaitGroup
 }
 
@@ -27,6 +31,7 @@ type Client struct {
 // [DialOptions]. conn stays the caller's, who closes it after the client.
 func New(conn grpc.ClientConnInterface, options ...Option) *Client {
 	c := &Client{config: configure(options), conn: conn, stub: fanfarev1.NewFanfareServiceClient(conn)}
+	c.tokenCache, c.telemetry = newTokenCache(c.tokens), c.newTelemetry()
 	c.ctx, c.close = context.WithCancelCause(context.Background())
 	return c
 }
@@ -36,7 +41,20 @@ func New(conn grpc.ClientConnInterface, options ...Option) *Client {
 // not; close those first. The connection stays open. Close returns nil, and does
 // nothing the second time.
 func (c *Client) Close() error {
+	c.mu.Lock()
 	c.close(ErrClosed)
+	c.mu.Unlock()
 	c.tasks.Wait()
 	return nil
+}
+
+// run runs a task that Close ends and waits for, unless the client is closed.
+func (c *Client) run(task func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return false
+	}
+	c.tasks.Go(task)
+	return true
 }

@@ -61,6 +61,8 @@ type Error struct {
 	RetryIn time.Duration
 
 	cause error
+	// unsent is true if the call never had a connection.
+	unsent bool
 }
 
 // Error is the code, the reason and the message.
@@ -146,12 +148,11 @@ func (e *Error) endsSubscription() bool {
 	}
 }
 
-// storedNothing reports whether the server said that it stored nothing, and that a
-// retry may help.
+// storedNothing reports whether nothing was stored for certain, and a retry may help.
 func (e *Error) storedNothing() bool {
 	switch e.Code {
 	case codes.Unavailable:
-		return e.Reason != ""
+		return e.Reason != "" || e.unsent
 	case codes.ResourceExhausted:
 		return e.Reason != "" && e.RetryIn > 0
 	default:
@@ -162,10 +163,24 @@ func (e *Error) storedNothing() bool {
 // mayHaveStored reports whether a publish that failed so may have been stored, so that
 // only an idempotency key makes a retry safe.
 func (e *Error) mayHaveStored() bool {
+	if e.unsent {
+		return false
+	}
 	switch e.Code {
 	case codes.Unavailable:
 		return e.Reason == ""
 	case codes.Unknown, codes.DeadlineExceeded, codes.Canceled, codes.Internal:
+		return true
+	default:
+		return false
+	}
+}
+
+// tellsOfTheStore reports whether a refusal says that the frame is not stored, also of
+// earlier tries with its key: the server had looked.
+func (e *Error) tellsOfTheStore() bool {
+	switch e.Code {
+	case codes.InvalidArgument, codes.AlreadyExists, codes.Aborted, codes.FailedPrecondition:
 		return true
 	default:
 		return false

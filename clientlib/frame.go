@@ -75,10 +75,3 @@ func (f *NewFrame) proto() *fanfarev1.NewFrame {
 	}
 	return frame
 }
-
-func publishedOf(answer *fanfarev1.PublishResponse, madeKey bool) Published {
-	return Published{
-		Position:  positionOf(answer.GetPosition()),
-		Duplicate: answer.GetDuplicate() && !madeKey,
-	}
-}

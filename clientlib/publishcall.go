@@ -1,0 +1,127 @@
+package clientlib
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// run makes one call after the other while there are frames, until the publisher ends.
+func (p *Publisher) run(ctx context.Context) {
+	defer close(p.left)
+	defer p.cancel(nil)
+	defer context.AfterFunc(p.client.ctx, func() { p.cancel(context.Cause(p.client.ctx)) })()
+	r := p.client.newRecovery()
+	for p.awaitWork(ctx) {
+		e := p.call(ctx, &r)
+		if e == nil || ctx.Err() != nil {
+			continue
+		}
+		pause, final := r.after(e)
+		if final {
+			p.end(e)
+			return
+		}
+		p.callEnded(e)
+		p.client.telemetry.interrupted(ctx, e)
+		if r.worthLogging() {
+			p.client.logger.Warn("publisher interrupted", "error", e, "retry_in", pause, "failures", r.failures)
+		}
+		wait(ctx, pause)
+	}
+	if !p.finished() {
+		p.end(context.Cause(ctx))
+	}
+}
+
+// awaitWork waits until there is something to publish, and reports whether that came
+// before the end.
+func (p *Publisher) awaitWork(ctx context.Context) bool {
+	for ctx.Err() == nil && !p.finished() {
+		if !p.idle() {
+			return true
+		}
+		select {
+		case <-p.work:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// call is one PublishStream. It returns nil when it ended because the publisher is
+// finished.
+func (p *Publisher) call(ctx context.Context, r *recovery) *Error {
+	ctx, cancel := context.WithCancel(ctx)
+	ctx, err := r.access.authorize(ctx)
+	if err != nil {
+		cancel()
+		return unsent(err)
+	}
+	server := &peer.Peer{}
+	call, err := p.client.stub.PublishStream(ctx, grpc.Peer(server))
+	if err != nil {
+		cancel()
+		return p.client.failed(err, server)
+	}
+	sending := make(chan struct{})
+	go func() {
+		defer close(sending)
+		p.send(ctx, call)
+	}()
+	err = p.receive(call, r)
+	cancel()
+	<-sending
+	if errors.Is(err, io.EOF) && p.finished() {
+		return nil
+	}
+	return p.client.failed(endOf(ctx, err), server)
+}
+
+// unsent is an error before anything was sent.
+func unsent(err error) *Error {
+	e := errorOf(err)
+	e.unsent = true
+	return e
+}
+
+// send sends what there is until the publisher is finished, or sending fails: then
+// receiving does, too, and knows why.
+func (p *Publisher) send(ctx context.Context, call grpc.BidiStreamingClient[fanfarev1.PublishStreamRequest, fanfarev1.PublishStreamResponse]) {
+	for {
+		f, finished := p.next()
+		switch {
+		case finished:
+			_ = call.CloseSend() // receiving knows of failures
+			return
+		case f != nil:
+			if call.Send(&fanfarev1.PublishStreamRequest{Number: f.number, Frame: f.frame}) != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case <-p.work:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// receive takes answers until there is an error.
+func (p *Publisher) receive(call grpc.BidiStreamingClient[fanfarev1.PublishStreamRequest, fanfarev1.PublishStreamResponse], r *recovery) error {
+	for {
+		answer, err := call.Recv()
+		if err != nil {
+			return err
+		}
+		r.acknowledge()
+		r.progress()
+		p.answer(answer)
+	}
+}
