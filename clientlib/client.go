@@ -17,6 +17,7 @@ type Client struct {
 	stub       fanfarev1.FanfareServiceClient
 	tokenCache tokenCache
 	telemetry  telemetry
+	session    *session // nil without WithSession
 
 	// ctx is the client's life, which Close ends: what it starts outlives the calls
 	// that start it.
@@ -33,6 +34,9 @@ func New(conn grpc.ClientConnInterface, options ...Option) *Client {
 	c := &Client{config: configure(options), conn: conn, stub: fanfarev1.NewFanfareServiceClient(conn)}
 	c.tokenCache, c.telemetry = newTokenCache(c.tokens), c.newTelemetry()
 	c.ctx, c.close = context.WithCancelCause(context.Background())
+	if c.multiplexed {
+		c.session = newSession(c)
+	}
 	return c
 }
 

@@ -32,7 +32,7 @@ type TokenSource func(ctx context.Context, refresh bool) (string, error)
 type Option func(*config)
 
 type config struct {
-	session        bool
+	multiplexed    bool
 	minBackoff     time.Duration
 	maxBackoff     time.Duration
 	attemptTimeout time.Duration
@@ -64,7 +64,7 @@ func configure(options []Option) config {
 // WithSession has the client's subscriptions share one call. That is worth it from
 // some hundreds of subscriptions on. A consumer that is slow pauses only its own. A
 // server that has no Session is sent one Subscribe for each, as without this option.
-func WithSession() Option { return func(c *config) { c.session = true } }
+func WithSession() Option { return func(c *config) { c.multiplexed = true } }
 
 // WithBackoff bounds the pauses between attempts. The first is between shortest and
 // three times that, and later ones reach up to longest, at random. A server that says

@@ -12,7 +12,7 @@ type queue struct {
 	items []item
 	// bytes is the size of the frames in items.
 	bytes int
-	// taken is the size of frames taken since the last call of credit.
+	// taken is the size of frames taken and not credited to the server yet.
 	taken int
 	// position is after the last event taken.
 	position Position
@@ -148,6 +148,36 @@ func (q *queue) full() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.bytes >= q.limit
+}
+
+// creditDue reports whether enough was taken for the server to be told.
+func (q *queue) creditDue() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.taken*creditShare >= q.limit
+}
+
+// takenBytes returns the size of what was taken since the last call; 0 if that is less
+// than what was taken on credit.
+func (q *queue) takenBytes() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.taken <= 0 {
+		return 0
+	}
+	bytes := q.taken
+	q.taken = 0
+	return bytes
+}
+
+// restart returns the credit that a new call begins with: what there is room for. What
+// is there beyond the limit is taken before any more is credited.
+func (q *queue) restart() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	room := q.limit - q.bytes
+	q.taken = min(room, 0)
+	return max(room, 0)
 }
 
 // at returns the position after what was taken.

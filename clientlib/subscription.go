@@ -15,7 +15,9 @@ type Subscription struct {
 	queue  queue
 	track  track
 
-	cancel context.CancelCauseFunc
+	// consumed tells a session that frames were taken; nil without one.
+	consumed func()
+	cancel   context.CancelCauseFunc
 	// left is closed when nothing of the subscription runs any more.
 	left chan struct{}
 }
@@ -48,6 +50,9 @@ func (c *Client) Subscribe(ctx context.Context, stream Stream, start Start, opti
 		left:   make(chan struct{}),
 	}
 	ctx, s.cancel = context.WithCancelCause(ctx)
+	if c.session != nil && c.session.join(ctx, s) {
+		return s
+	}
 	if !c.run(func() { s.run(ctx) }) {
 		s.queue.drop(ErrClosed)
 		close(s.left)
@@ -70,7 +75,13 @@ func (s *Subscription) run(ctx context.Context) {
 // returns what is left and then, every time, the error that ended it; io.EOF after
 // [Closed]. After Close it returns io.EOF at once. If its own ctx ends it returns the
 // cause, and the event is there for the next call. One goroutine may call it at a time.
-func (s *Subscription) Next(ctx context.Context) (Event, error) { return s.queue.take(ctx) }
+func (s *Subscription) Next(ctx context.Context) (Event, error) {
+	e, err := s.queue.take(ctx)
+	if s.consumed != nil && s.queue.creditDue() {
+		s.consumed()
+	}
+	return e, err
+}
 
 // All yields what Next returns, until the end of the subscription. An error other than
 // io.EOF is the last that it yields. Leaving the loop does not close the subscription.
