@@ -34,6 +34,9 @@ type hubLink struct {
 	address string
 	// path is that of a Unix socket; empty for others.
 	path string
+	dial func(context.Context) (net.Conn, error)
+	// timeout bounds an attempt to connect.
+	timeout time.Duration
 
 	mu sync.Mutex // guards what follows
 	// failed is how the last attempt to dial failed; nil if it did not.
@@ -50,14 +53,18 @@ func dialHub(cfg *Config) (*hubLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &hubLink{address: cfg.Hub}
+	h := &hubLink{
+		address: cfg.Hub,
+		timeout: cfg.ConnectTimeout,
+		dial:    func(ctx context.Context) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, network, name) },
+	}
 	if network == "unix" {
 		h.path = name
 	}
 	options := append(commonOptions(cfg),
 		grpc.WithAuthority("localhost"),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			conn, err := (&net.Dialer{}).DialContext(ctx, network, name)
+			conn, err := h.dial(ctx)
 			h.dialled(err)
 			return conn, err
 		}),
@@ -95,7 +102,7 @@ func (h *hubLink) dialled(err error) {
 // returns. Its errors are those of ctx, errLeft, and why the hub cannot be reached:
 // a *refusedError if an operator must act.
 func (h *hubLink) reach(ctx context.Context, waitUntil func() time.Time) error {
-	for {
+	for tried := false; ; {
 		state := h.conn.GetState()
 		switch state {
 		case connectivity.Ready:
@@ -104,21 +111,50 @@ func (h *hubLink) reach(ctx context.Context, waitUntil func() time.Time) error {
 		case connectivity.Shutdown:
 			return errLeft
 		case connectivity.TransientFailure:
-			if time.Now().After(waitUntil()) {
+			again := time.Now().Before(waitUntil())
+			if tried && !again {
 				return h.failure()
 			}
-			if err := h.again(ctx); err != nil {
+			if err := h.tryAgain(ctx, again); err != nil {
 				return err
 			}
+			tried = true
 			continue
 		case connectivity.Idle:
 			h.conn.Connect()
 		case connectivity.Connecting:
 		}
+		tried = true
 		if !h.conn.WaitForStateChange(ctx, state) {
 			return ctx.Err()
 		}
 	}
+}
+
+// tryAgain tries to connect although the last attempt failed, for which grpc would
+// take its time. It does not tell of the end of an attempt that fails, so whether
+// anybody is there is found out apart. With pause it rests before.
+func (h *hubLink) tryAgain(ctx context.Context, pause bool) error {
+	if pause {
+		rest := time.NewTimer(retryPause)
+		defer rest.Stop()
+		select {
+		case <-rest.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	conn, err := h.dial(bounded)
+	h.dialled(err)
+	if err != nil {
+		return ctx.Err()
+	}
+	_ = conn.Close() // nothing was sent
+	h.conn.ResetConnectBackoff()
+	h.conn.WaitForStateChange(bounded, connectivity.TransientFailure)
+	return ctx.Err()
 }
 
 func (h *hubLink) answered() {
@@ -142,22 +178,6 @@ func (h *hubLink) wentOrderly() bool {
 	first := h.reached && !h.missed
 	h.missed = h.missed || first
 	return first
-}
-
-// again tries to connect again after a pause.
-func (h *hubLink) again(ctx context.Context) error {
-	pause := time.NewTimer(retryPause)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	h.conn.ResetConnectBackoff()
-	bounded, cancel := context.WithTimeout(ctx, retryPause)
-	defer cancel()
-	h.conn.WaitForStateChange(bounded, connectivity.TransientFailure)
-	return nil
 }
 
 // failure is why there is no connection.

@@ -1,0 +1,4 @@
+package failover_test
+
+// binaryDir is where tests build the program. It is removed at their end.
+var binaryDir string
