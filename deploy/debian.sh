@@ -22,6 +22,14 @@ fi
 
 target=$1
 shift
+mkdir -p "$(dirname "$target")"
+# Of several at once, one does it.
+if command -v flock >/dev/null; then
+	exec 9>"$target.lock"
+	flock 9
+	[ ! -x "$target/run" ] || exit 0
+fi
+
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 mkdir -p "$place/lists/partial" "$place/cache/archives/partial" "$place/debs" "$place/root"
@@ -77,6 +85,5 @@ export CPATH="$here/usr/include${CPATH:+:$CPATH}"
 exec "$@"
 RUN
 chmod 755 "$place/root" "$place/root/run"
-mkdir -p "$(dirname "$target")"
 rm -rf "$target"
 mv "$place/root" "$target"

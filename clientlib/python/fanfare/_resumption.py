@@ -1,0 +1,202 @@
+"""What a subscription has received, and how it goes on when its call ends. No I/O: the
+clients begin the calls, hand over what comes, and wait.
+
+The position that the next call begins with is that of the last frame or notice received.
+It is not the one that the reader sees, which follows what was yielded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Callable, List, NamedTuple, Optional
+
+import grpc
+
+from ._backoff import Backoff
+from ._requests import subscribe_request
+from .errors import FanfareError, ends_subscription
+from .events import CaughtUp, Closed, Event, Gap, GapReason, Interrupted, Status, Subscribed
+from .frames import Position, Start, frame_of, position_of
+from .v1 import fanfare_pb2 as pb
+
+logger = logging.getLogger("fanfare")
+
+# So many calls in a row that skip frames without saying so end the subscription: the
+# server is at fault, and would be for ever.
+MAX_HOLES = 3
+
+# A call that lasted so long in seconds was worth it, and the backoff begins anew.
+HEALTHY = 5.0
+
+
+class Received(NamedTuple):
+    """An event, if there is one to yield, and where the reader is after it."""
+
+    event: Optional[Event]
+    position: Position
+
+
+class Pause(NamedTuple):
+    """How many seconds to wait before the next call, and what the reader is told."""
+
+    seconds: float
+    event: Optional[Interrupted]
+
+
+class Hole(FanfareError):
+    """The server skipped frames without a Gap. What came before them is ``received``."""
+
+    def __init__(self, received: List[Received], message: str) -> None:
+        super().__init__(grpc.StatusCode.DATA_LOSS, message)
+        self.received = received
+
+
+class Resumption:
+    """One subscription's state, from call to call."""
+
+    def __init__(
+        self,
+        channel: str,
+        scope: str,
+        start: Start,
+        backoff: Backoff,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._channel = channel
+        self._scope = scope
+        self._start = start
+        self._backoff = backoff
+        self._clock = clock
+        # None until the server has said where delivery begins.
+        self._position = start._value if isinstance(start._value, Position) else None
+        self._seen_ephemeral = False
+        self._holes = 0
+        self._interrupted = False
+        self._begin_call()
+
+    def _begin_call(self) -> None:
+        self._subscribed = False
+        self._closed = False
+        self._retry_in: Optional[float] = None
+        self._began = self._clock()
+
+    @property
+    def position(self) -> Position:
+        return self._position or Position()
+
+    def request(self) -> pb.SubscribeRequest:
+        """Begins a call and returns its request."""
+        self._begin_call()
+        start = self._start if self._position is None else Start.after(self._position)
+        return subscribe_request(self._channel, self._scope, start)
+
+    def take(self, response: pb.SubscribeResponse) -> List[Received]:
+        """Takes a response, and raises `Hole` at a frame before which some are missing."""
+        received: List[Received] = []
+        for frame in response.frames:
+            self._take_frame(frame, received)
+        kind = response.WhichOneof("notice")
+        if kind is not None:
+            self._take_notice(kind, response, received)
+        return received
+
+    def _take_frame(self, message: pb.Frame, received: List[Received]) -> None:
+        if message.ephemeral:
+            self._seen_ephemeral = True
+        else:
+            expected = self.position.sequence + 1
+            if message.position.sequence < expected:
+                return  # a repetition
+            if message.position.sequence > expected:
+                raise Hole(received, f"frame {message.position.sequence} came where {expected} was next")
+            self._position = position_of(message.position)
+            self._holes = 0
+            self._backoff.reset()
+        received.append(Received(frame_of(message), self.position))
+
+    def _take_notice(self, kind: str, response: pb.SubscribeResponse, received: List[Received]) -> None:
+        event: Optional[Event] = None
+        if kind == "subscribed":
+            self._take_subscribed(response.subscribed, received)
+            return
+        if kind == "gap":
+            event = self._take_gap(response.gap)
+        elif kind == "caught_up":
+            self._position = position_of(response.caught_up.position)
+            event = CaughtUp(self._position)
+        elif kind == "progress":
+            self._position = position_of(response.progress.position)
+        elif kind == "status":
+            event = Status(response.status.listening)
+        elif kind == "closed":
+            self._closed = True
+            event = Closed(position_of(response.closed.last))
+        elif kind == "closing":
+            # Its position is that of the frame or notice before it.
+            self._retry_in = _seconds(response.closing.retry_in)
+        received.append(Received(event, self.position))
+
+    def _take_subscribed(self, message: pb.Subscribed, received: List[Received]) -> None:
+        self._subscribed = True
+        event = Subscribed(
+            head=position_of(message.head),
+            oldest=message.oldest,
+            resume_after=position_of(message.resume_after),
+            resumed=message.resumed,
+        )
+        if self._position is None:
+            # One that resumed keeps its position: if that is not good, a Gap follows,
+            # and comes again should the call end before it.
+            self._position = event.resume_after
+        received.append(Received(event, self._position))
+        if self._interrupted and self._seen_ephemeral:
+            missed = Gap(
+                reason=GapReason.EPHEMERAL_MAYBE_MISSED,
+                requested=self._position,
+                oldest=event.oldest,
+                head=event.head,
+                resume_after=self._position,
+            )
+            received.append(Received(missed, self._position))
+        self._interrupted = False
+
+    def _take_gap(self, message: pb.Gap) -> Gap:
+        gap = Gap(
+            reason=GapReason(message.reason),
+            requested=position_of(message.requested),
+            oldest=message.oldest,
+            head=position_of(message.head),
+            resume_after=position_of(message.resume_after),
+        )
+        self._position = gap.resume_after
+        return gap
+
+    def ended(self, error: Optional[FanfareError]) -> Optional[Pause]:
+        """Takes the end of a call, with its error or None if it ended OK. Returns None
+        if the stream was closed, and raises the error if the next call would fail as
+        well."""
+        if self._closed:
+            return None
+        if error is None:
+            error = FanfareError(grpc.StatusCode.UNAVAILABLE, "the call ended and no reason was given")
+        if isinstance(error, Hole):
+            self._holes += 1
+            if self._holes >= MAX_HOLES:
+                raise error
+        elif ends_subscription(error):
+            raise error
+        if self._subscribed and self._clock() - self._began >= HEALTHY:
+            self._backoff.reset()
+        seconds = self._backoff.next(error.retry_in if self._retry_in is None else self._retry_in)
+        if self._subscribed:
+            self._interrupted = True
+            return Pause(seconds, Interrupted(error, seconds))
+        logger.warning(
+            "subscribing to %r, scope %r: %s; again in %.1f s", self._channel, self._scope, error, seconds
+        )
+        return Pause(seconds, None)
+
+
+def _seconds(duration: Any) -> float:
+    return max(0.0, float(duration.seconds + duration.nanos / 1e9))
