@@ -18,6 +18,12 @@ func (l *Loaded) KeepContiguous() {
 		}
 		next--
 	}
+	if l.Before.Sequence < next {
+		l.Before = Position{Sequence: next}
+		if len(l.Frames) == 0 {
+			l.Before = l.State.Head
+		}
+	}
 }
 
 // Judge decides, for stores, whether the frames of a page follow the requested

@@ -3,8 +3,6 @@ package pgbacklog
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fanfare-io/fanfare/backlog"
 )
 
@@ -38,17 +36,10 @@ func (s *Store) ListStreams(ctx context.Context, channel string, after backlog.S
 func (s *Store) list(ctx context.Context, sql string, args []any) ([]backlog.StreamState, error) {
 	var states []backlog.StreamState
 	err := attempt(func() error {
-		// An error of Query is returned by CollectRows.
+		states = nil
+		// An error of Query is returned by eachRow.
 		rows, _ := s.loading.Query(ctx, sql, args...)
-		var err error
-		states, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (backlog.StreamState, error) {
-			var state stateRow
-			if err := r.Scan(state.columns()...); err != nil {
-				return backlog.StreamState{}, err
-			}
-			return state.streamState(), nil
-		})
-		return err
+		return eachRow(rows, func(r *row) { states = append(states, r.state(0)) })
 	})
 	if err != nil {
 		return nil, readError(ctx, "list streams", err)

@@ -248,9 +248,13 @@ func (a answerer) isOther(wanted uint64) bool {
 // planSQL has the statement that follows in the same transaction planned for what it
 // is: many small lookups by primary keys. By its estimates, which are far too high,
 // the planner would rather read whole tables, and compile the statement, which takes
-// longer than to execute it. Nothing of this outlives the transaction, so that a
-// pooler may give the session to others.
-const planSQL = "select set_config('jit', 'off', true), set_config('random_page_cost', '0', true), set_config('enable_bitmapscan', 'off', true)"
+// longer than to execute it. And the plan that a session keeps for all parameters is
+// used from the first execution on: to plan a read takes longer than to read a stream,
+// and with these settings parameters change nothing. Nothing of this outlives the
+// transaction, so that a pooler may give the session to others.
+const planSQL = "select set_config('jit', 'off', true), set_config('random_page_cost', '0', true), set_config('plan_cache_mode', 'force_generic_plan', true), " +
+	"set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true), " +
+	"set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)"
 
 func queryOnce(ctx context.Context, pool *pgxpool.Pool, wanted uint64, sql string, args []any, scan func(pgx.Rows) (answerer, error)) (answerer, error) {
 	conn, err := pool.Acquire(ctx)

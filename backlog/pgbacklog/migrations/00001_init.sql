@@ -1437,7 +1437,7 @@ end $$;
 -- frame that it may replay.
 create view stream_states as
 select s.channel, s.scope, s.stream_id, s.epoch, s.head, s.head_origin, s.floor, s.floor_origin, s.closed, s.ever_closed, s.previous_epoch, s.ephemeral,
-       s.created, s.updated, p.backlog, p.retention_age, b.base,
+       s.stored_bytes, s.created, s.updated, p.backlog, p.retention_age, b.base,
        case when b.base = s.head then s.head_origin
             when b.base = s.floor then s.floor_origin
             else (select f.origin from channel_frames f where f.stream_id = s.stream_id and f.sequence = b.base) end as base_origin
