@@ -6,6 +6,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 )
 
 const (
@@ -32,4 +34,19 @@ func DialOptions() []grpc.DialOption {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 	}
+}
+
+// Connect returns a connection to the replicas at addresses, each HOST:PORT, whose calls
+// go to them in turn; one that is away does not matter. It is made when it is first used,
+// with [DialOptions] and then options, which must have credentials. The caller closes it.
+// Where one name stands for all replicas, grpc.NewClient does as well.
+func Connect(addresses []string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	var replicas resolver.State
+	for _, a := range addresses {
+		replicas.Endpoints = append(replicas.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: a}}})
+	}
+	list := manual.NewBuilderWithScheme("fanfare")
+	list.InitialState(replicas)
+	all := append(DialOptions(), grpc.WithResolvers(list))
+	return grpc.NewClient("fanfare:///replicas", append(all, options...)...)
 }
