@@ -107,6 +107,7 @@ func TestAbsentHubOfHubOnly(t *testing.T) {
 }
 
 func TestOwnOnly(t *testing.T) {
+	t.Parallel()
 	database := migrated(t)
 	w := newWorker(t, "", database, func(cfg *failover.Config) { cfg.Mode, cfg.Hub = failover.OwnOnly, "" })
 	if n := connections(t, database); n != 0 {
@@ -129,6 +130,7 @@ func TestOwnOnly(t *testing.T) {
 
 // One hub, two workers: one connection listens.
 func TestTheHubServesItsWorkers(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	startHub(t, database, path)
 	a, b := newWorker(t, path, database), newWorker(t, path, database)
@@ -145,6 +147,7 @@ func TestTheHubServesItsWorkers(t *testing.T) {
 // The database is away, too: the error says both, and when the hub comes back it
 // serves, since nobody has anything better.
 func TestNeitherHubNorDatabase(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	leaveStaleSocket(t, path)
 	missing, err := url.Parse(database)
@@ -179,6 +182,7 @@ func TestNeitherHubNorDatabase(t *testing.T) {
 // The hub dies under a subscription, which goes on after its position. What was
 // published with a key on the hub is known on the own connection.
 func TestTheHubDies(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	h := startHub(t, database, path)
 	w := newWorker(t, path, database)
@@ -278,6 +282,7 @@ func (mute) Publish(ctx context.Context, _ *fanfarev1.PublishRequest) (*fanfarev
 // timeout, and a publish under way is not left hanging on it, with an outcome that
 // nobody knows.
 func TestSubscriptionsThatAreNotAcknowledged(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	g := grpc.NewServer()
 	fanfarev1.RegisterFanfareServiceServer(g, mute{})
@@ -309,6 +314,7 @@ func TestSubscriptionsThatAreNotAcknowledged(t *testing.T) {
 
 // Calls may be as old as the server says; then they begin anew, at the hub.
 func TestAgedCallsStayAtTheHub(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	startHub(t, database, path, func(cfg *servicetest.Config) { cfg.Service.MaxStreamAge = 200 * time.Millisecond })
 	w := newWorker(t, path, database)
@@ -323,6 +329,7 @@ func TestAgedCallsStayAtTheHub(t *testing.T) {
 
 // refusals of requests are no failures of the hub.
 func TestRefusedCallsStayAtTheHub(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	startHub(t, database, path, func(cfg *servicetest.Config) { cfg.Service.MaxSubscriptions = 1 })
 	w := newWorker(t, path, database)
@@ -353,6 +360,7 @@ func TestRefusedCallsStayAtTheHub(t *testing.T) {
 
 // Close ends what is under way, whichever way it goes, and further calls.
 func TestCloseEndsCalls(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	for name, use := range map[string]func(t *testing.T) *worker{
 		"hub": func(t *testing.T) *worker {

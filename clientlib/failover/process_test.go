@@ -164,13 +164,18 @@ func (w *startedWorker) awaitLine(line string) {
 	w.await(line, func(text string) bool { return strings.Contains("\n"+text, "\n"+line+"\n") })
 }
 
-// awaitPublished waits until the worker has published some more.
-func (w *startedWorker) awaitPublished() {
-	w.t.Helper()
+// awaitPublished waits until each of workers has published some more.
+func awaitPublished(workers ...*startedWorker) {
 	count := func(text string) int { return strings.Count(text, "published ") }
-	before := count(w.output())
-	// One line may have been on its way.
-	w.await("publishing on", func(text string) bool { return count(text) >= before+2 })
+	before := make([]int, len(workers))
+	for i, w := range workers {
+		before[i] = count(w.output())
+	}
+	for i, w := range workers {
+		w.t.Helper()
+		// One line may have been on its way.
+		w.await("publishing on", func(text string) bool { return count(text) >= before[i]+2 })
+	}
 }
 
 // moved are the reasons for which it has left the hub.

@@ -17,6 +17,7 @@ func drainQuickly(cfg *servicetest.Config) { cfg.Service.DrainDelay = -1 }
 // A hub is replaced while publishers and subscribers use it: what drains is waited
 // for, and nobody needs a connection of their own.
 func TestADrainedHubIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	first := startHub(t, database, path, drainQuickly)
 	// Long, so that a slow machine passes.
@@ -47,6 +48,7 @@ func TestADrainedHubIsWaitedFor(t *testing.T) {
 // A worker that only publishes is never told that its hub drains. It sees that the hub
 // has taken its socket away, which one that dies does not.
 func TestPublishersWaitForADrainedHub(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	first := startHub(t, database, path, drainQuickly)
 	w := newWorker(t, path, database, func(cfg *failover.Config) { cfg.RestartWait = patience })
@@ -68,6 +70,7 @@ func TestPublishersWaitForADrainedHub(t *testing.T) {
 
 // A hub that drains and does not come back is absent.
 func TestADrainedHubThatStaysAway(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	h := startHub(t, database, path, drainQuickly)
 	w := newWorker(t, path, database, func(cfg *failover.Config) { cfg.RestartWait = 300 * time.Millisecond })
@@ -88,6 +91,7 @@ func TestADrainedHubThatStaysAway(t *testing.T) {
 // Told to, a worker goes back to the hub: its subscriptions resume there, and its own
 // connections are closed.
 func TestReturnToTheHub(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	leaveStaleSocket(t, path)
 	w := newWorker(t, path, database)
@@ -127,10 +131,11 @@ func TestReturnToTheHub(t *testing.T) {
 // A hub that comes and goes under load, and a worker that is told to return each time
 // it can: every guarantee holds.
 func TestAFlappingHub(t *testing.T) {
+	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	all := func(cfg *servicetest.Config) { cfg.Backlog = new(int64(1 << 40)) }
 	h := startHub(t, database, path, all, drainQuickly)
-	w := newWorker(t, path, database)
+	w := newWorker(t, path, database, func(cfg *failover.Config) { cfg.RestartWait = 100 * time.Millisecond })
 	traffic := servicetest.StartTraffic(t, func() fanfarev1.FanfareServiceClient { return w })
 	for i := range 4 {
 		traffic.AwaitAcknowledged(200)

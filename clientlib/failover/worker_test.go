@@ -64,7 +64,7 @@ const (
 	workerQuiesce  = "quiesce"
 	workerQuiet    = "quiet"
 	workerLast     = "last"
-	publishedEvery = 25
+	publishedEvery = 10
 )
 
 func workerStream(i int) backlog.StreamName {

@@ -16,7 +16,7 @@ func startWorkers(t testing.TB, n int, cfg workerConfig) []*startedWorker {
 	t.Helper()
 	workers := make([]*startedWorker, n)
 	for i := range workers {
-		cfg.Name = fmt.Sprint("worker ", i)
+		cfg.Name = fmt.Sprintf("worker %d, session %t", i, cfg.Session)
 		workers[i] = startWorker(t, cfg)
 	}
 	for _, w := range workers {
@@ -29,41 +29,37 @@ func startWorkers(t testing.TB, n int, cfg workerConfig) []*startedWorker {
 // load: each worker has a connection of its own then, and with the next hub there are
 // nine. Nothing is lost and nothing comes twice, for anybody.
 func TestTheHubIsKilledUnderEightWorkers(t *testing.T) {
-	for name, session := range map[string]bool{"subscribe": false, "session": true} {
-		t.Run(name, func(t *testing.T) {
-			database, path := migrated(t), socketIn(t)
-			hub := serveHub(t, database, path)
-			workers := startWorkers(t, 8, workerConfig{Hub: "unix://" + path, Database: database, Session: session, Streams: 4, Publishes: true})
-			for _, w := range workers {
-				w.awaitPublished()
-			}
-			if names := census(t, database); len(names) != 1 || own(names[0]) {
-				t.Errorf("with a hub these listen: %q", names)
-			}
-			if err := hub.Signal(syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-			for _, w := range workers {
-				w.await("on its own", func(string) bool { return len(w.moved()) > 0 })
-				w.awaitPublished()
-			}
-			if names := census(t, database); len(names) != 8 || !own(names[0]) || !own(names[7]) {
-				t.Errorf("without a hub these listen: %q", names)
-			}
-			serveHub(t, database, path)
-			for _, w := range workers {
-				w.awaitPublished()
-			}
-			if names := census(t, database); len(names) != 9 {
-				t.Errorf("with another hub these listen: %q", names)
-			}
-			finish(t, database, workers...)
-			for _, w := range workers {
-				if moved := w.moved(); len(moved) != 1 || moved[0] != string(failover.Lost) {
-					t.Errorf("%s left the hub for %q", w.cfg.Name, moved)
-				}
-			}
-		})
+	t.Parallel()
+	database, path := migrated(t), socketIn(t)
+	hub := serveHub(t, database, path)
+	cfg := workerConfig{Hub: "unix://" + path, Database: database, Streams: 4, Publishes: true}
+	workers := startWorkers(t, 4, cfg)
+	cfg.Session = true
+	workers = append(workers, startWorkers(t, 4, cfg)...)
+	awaitPublished(workers...)
+	if names := census(t, database); len(names) != 1 || own(names[0]) {
+		t.Errorf("with a hub these listen: %q", names)
+	}
+	if err := hub.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range workers {
+		w.await("on its own", func(string) bool { return len(w.moved()) > 0 })
+	}
+	awaitPublished(workers...)
+	if names := census(t, database); len(names) != 8 || !own(names[0]) || !own(names[7]) {
+		t.Errorf("without a hub these listen: %q", names)
+	}
+	serveHub(t, database, path)
+	awaitPublished(workers...)
+	if names := census(t, database); len(names) != 9 {
+		t.Errorf("with another hub these listen: %q", names)
+	}
+	finish(t, database, workers...)
+	for _, w := range workers {
+		if moved := w.moved(); len(moved) != 1 || moved[0] != string(failover.Lost) {
+			t.Errorf("%s left the hub for %q", w.cfg.Name, moved)
+		}
 	}
 }
 
@@ -72,7 +68,7 @@ func TestAProcessWithoutAHub(t *testing.T) {
 	t.Parallel()
 	database := migrated(t)
 	workers := startWorkers(t, 1, workerConfig{Database: database, Mode: failover.OwnOnly, Streams: 4, Publishes: true})
-	workers[0].awaitPublished()
+	awaitPublished(workers...)
 	if names := census(t, database); len(names) != 1 || !own(names[0]) {
 		t.Errorf("listening: %q", names)
 	}
@@ -99,8 +95,8 @@ func TestAWorkerThatStandsStill(t *testing.T) {
 		answer, err := h.Client.GetStream(patient(t), &fanfarev1.GetStreamRequest{Channel: workerStream(0).Channel, Scope: workerStream(0).Scope})
 		return err == nil && answer.GetStream().GetSubscribers() == uint32(len(siblings))
 	})
+	awaitPublished(siblings...)
 	for _, s := range siblings {
-		s.awaitPublished()
 		if moved := s.moved(); len(moved) > 0 {
 			t.Errorf("%s left the hub for %q", s.cfg.Name, moved)
 		}
@@ -124,22 +120,18 @@ func TestAHubThatStandsStill(t *testing.T) {
 	database, path := migrated(t), socketIn(t)
 	hub := serveHub(t, database, path)
 	workers := startWorkers(t, 2, workerConfig{Hub: "unix://" + path, Database: database, Streams: 2, Publishes: true})
-	for _, w := range workers {
-		w.awaitPublished()
-	}
+	awaitPublished(workers...)
 	if err := hub.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range workers {
 		w.await("on its own", func(string) bool { return len(w.moved()) > 0 })
-		w.awaitPublished()
 	}
+	awaitPublished(workers...)
 	// What it had been sent, it may publish yet.
 	if err := hub.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range workers {
-		w.awaitPublished()
-	}
+	awaitPublished(workers...)
 	finish(t, database, workers...)
 }
