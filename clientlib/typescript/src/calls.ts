@@ -2,6 +2,7 @@ import { fromBinary, toBinary, type DescMessage, type DescMethodServerStreaming,
 import { Metadata, type Client, type ServiceError } from '@grpc/grpc-js';
 
 import { errorOf, FanfareError } from './errors.js';
+import { onAbort } from './signals.js';
 
 const unchanged = (bytes: Buffer): Buffer => bytes;
 
@@ -34,7 +35,7 @@ export function callUnary<I extends DescMessage, O extends DescMessage>(
 ): Promise<MessageShape<O>> {
   return new Promise((resolve, reject) => {
     const done = (error: ServiceError | null, response?: MessageShape<O>) => {
-      signal.removeEventListener('abort', cancel);
+      forget();
       if (error) {
         reject(errorOf(error));
       } else {
@@ -43,11 +44,7 @@ export function callUnary<I extends DescMessage, O extends DescMessage>(
     };
     const call = client.makeUnaryRequest(
       pathOf(method), unchanged, (bytes: Buffer) => decode(method.output, bytes), request, new Metadata(), done);
-    const cancel = () => call.cancel();
-    signal.addEventListener('abort', cancel, { once: true });
-    if (signal.aborted) {
-      cancel();
-    }
+    const forget = onAbort(signal, () => call.cancel());
   });
 }
 
@@ -70,7 +67,7 @@ export async function* callServerStreaming<I extends DescMessage, O extends Desc
   // The iterator throws errors while it is read. One that comes afterwards, of the
   // cancellation, would have no listener and end the process.
   call.on('error', () => {});
-  signal.addEventListener('abort', cancel, { once: true });
+  const forget = onAbort(signal, cancel);
   let idle = false;
   try {
     const responses = call[Symbol.asyncIterator]() as AsyncIterator<MessageShape<O>>;
@@ -88,7 +85,7 @@ export async function* callServerStreaming<I extends DescMessage, O extends Desc
   } catch (thrown) {
     throw idle ? new FanfareError('UNAVAILABLE', `nothing came from the server for ${idleTimeout} ms`) : errorOf(thrown);
   } finally {
-    signal.removeEventListener('abort', cancel);
+    forget();
     cancel();
   }
 }

@@ -43,6 +43,8 @@ const channelDefaults: ChannelOptions = {
   // Servers decide how large a frame may be.
   'grpc.max_receive_message_length': -1,
   'grpc.max_send_message_length': -1,
+  // Otherwise clients of one process share connections, which none of them closes.
+  'grpc.use_local_subchannel_pool': 1,
   // A service config found in DNS might retry publishes that must not be.
   'grpc.service_config_disable_resolution': 1,
 };

@@ -1,6 +1,7 @@
 import { Client, connectivityState, type ChannelCredentials, type ChannelOptions } from '@grpc/grpc-js';
 
 import { FanfareError } from './errors.js';
+import { onAbort } from './signals.js';
 
 /** One target, with its own connection. */
 export interface Replica {
@@ -86,11 +87,10 @@ async function connect(channel: ReturnType<Client['getChannel']>, timeout: numbe
 /** Waits until a channel's state is another; false at the deadline or the signal. */
 function changed(channel: ReturnType<Client['getChannel']>, state: connectivityState, deadline: number, signal: AbortSignal): Promise<boolean> {
   return new Promise((resolve) => {
-    const aborted = () => resolve(false);
-    signal.addEventListener('abort', aborted, { once: true });
+    const forget = onAbort(signal, () => resolve(false));
     channel.watchConnectivityState(state, deadline, (error) => {
-      signal.removeEventListener('abort', aborted);
-      resolve(error === undefined || error === null);
+      forget();
+      resolve(!error);
     });
   });
 }

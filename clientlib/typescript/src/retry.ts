@@ -1,4 +1,5 @@
 import { errorOf, FanfareError, type Code } from './errors.js';
+import { onAbort } from './signals.js';
 
 const finalCodes: ReadonlySet<Code> = new Set([
   'INVALID_ARGUMENT',
@@ -70,17 +71,14 @@ const longestTimer = 2 ** 31 - 1;
 /** Waits, or until the signal is aborted. It never rejects. */
 export function sleep(milliseconds: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
-    if (signal.aborted) {
+    const timer = setTimeout(() => {
+      forget();
       resolve();
-      return;
-    }
-    const done = () => {
+    }, Math.min(milliseconds, longestTimer));
+    const forget = onAbort(signal, () => {
       clearTimeout(timer);
-      signal.removeEventListener('abort', done);
       resolve();
-    };
-    const timer = setTimeout(done, Math.min(milliseconds, longestTimer));
-    signal.addEventListener('abort', done, { once: true });
+    });
   });
 }
 
@@ -108,13 +106,10 @@ export async function withRetries<T>(attempt: Attempt<T>, { repeatable, backoff,
   const over = new AbortController();
   const end = () => over.abort();
   const timer = setTimeout(end, Math.min(timeout, longestTimer));
-  signals.forEach((signal) => signal?.addEventListener('abort', end, { once: true }));
+  const forgets = signals.map((signal) => onAbort(signal, end));
   let doubtful = false;
   try {
     for (;;) {
-      if (signals.some((signal) => signal?.aborted)) {
-        end();
-      }
       let sent = false;
       let failure: FanfareError;
       try {
@@ -134,7 +129,7 @@ export async function withRetries<T>(attempt: Attempt<T>, { repeatable, backoff,
     }
   } finally {
     clearTimeout(timer);
-    signals.forEach((signal) => signal?.removeEventListener('abort', end));
+    forgets.forEach((forget) => forget());
   }
 }
 

@@ -6,6 +6,7 @@ import { frameOf, gapOf, positionOf, subscribedOf, type Event, type Frame, type 
 import { SubscribeRequestSchema, type Frame as WireFrame, type SubscribeRequest, type SubscribeResponse } from './gen/fanfare/v1/fanfare_pb.js';
 import { Position } from './position.js';
 import { Backoff, isFinal, sleep, type BackoffOptions } from './retry.js';
+import { onAbort } from './signals.js';
 
 /**
  * Where a subscription begins: with everything that the backlog may replay, with
@@ -73,9 +74,9 @@ export class Subscription implements AsyncIterableIterator<Event> {
   readonly #backoff: Backoff;
   readonly #ending = new AbortController();
   readonly #events: AsyncGenerator<Event, undefined, undefined>;
-  readonly #abort = () => this.#end();
 
   #begun = false;
+  #forgetSignal = () => {};
   #position: Position | undefined;
   /** How long the server asked to wait, by Closing, before it ended the call. */
   #closingIn: number | undefined;
@@ -133,18 +134,14 @@ export class Subscription implements AsyncIterableIterator<Event> {
 
   #begin(): void {
     this.#begun = true;
-    if (this.#signal?.aborted) {
-      this.#end();
-      return;
-    }
-    this.#signal?.addEventListener('abort', this.#abort, { once: true });
     this.#surroundings.began(this);
+    this.#forgetSignal = onAbort(this.#signal, () => this.#end());
   }
 
   #end(): void {
     this.#begun = true;
     this.#ending.abort();
-    this.#signal?.removeEventListener('abort', this.#abort);
+    this.#forgetSignal();
     this.#surroundings.ended(this);
   }
 
