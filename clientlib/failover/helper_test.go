@@ -26,6 +26,9 @@ import (
 // patience bounds every wait of these tests.
 const patience = 30 * time.Second
 
+// inLongForm reports whether tests take the time that the acceptance needs.
+func inLongForm() bool { return os.Getenv("FANFARE_LONG") != "" }
+
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(testRun(func() int { return pgtest.Run(m) }), goleak.Cleanup(func(code int) {
 		os.RemoveAll(binaryDir)

@@ -39,9 +39,15 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
+// hubProcess is a hub in a process of its own.
+type hubProcess struct {
+	*servicetest.Process
+	pid int
+}
+
 // serveHub runs fanfare serve on a socket, in a process of its own, and waits until it
 // is ready.
-func serveHub(t testing.TB, database, path string) *servicetest.Process {
+func serveHub(t testing.TB, database, path string) *hubProcess {
 	t.Helper()
 	program, err := binary()
 	if err != nil {
@@ -64,7 +70,7 @@ func serveHub(t testing.TB, database, path string) *servicetest.Process {
 	if _, err := p.AwaitReady(patient(t)); err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return &hubProcess{p, command.Process.Pid}
 }
 
 // startedWorker is a worker process, as the test sees it.
@@ -88,6 +94,12 @@ func startWorker(t testing.TB, cfg workerConfig) *startedWorker {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return launchWorker(t, cfg, program, func(*exec.Cmd) {})
+}
+
+// launchWorker starts a copy of this program as a worker, as change has it.
+func launchWorker(t testing.TB, cfg workerConfig, program string, change func(*exec.Cmd)) *startedWorker {
+	t.Helper()
 	cfg.Record = filepath.Join(t.TempDir(), "run")
 	text, err := json.Marshal(cfg)
 	if err != nil {
@@ -96,6 +108,7 @@ func startWorker(t testing.TB, cfg workerConfig) *startedWorker {
 	w := &startedWorker{t: t, cfg: cfg, command: exec.Command(program), ended: make(chan struct{}), changed: make(chan struct{})}
 	w.command.Env = append(os.Environ(), workerVariable+"="+string(text))
 	w.command.Stdout, w.command.Stderr = w, w
+	change(w.command)
 	if w.stdin, err = w.command.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -188,6 +201,17 @@ func (w *startedWorker) moved() (reasons []string) {
 	return reasons
 }
 
+// awaitEnd waits until the worker has ended, and returns what it wrote.
+func (w *startedWorker) awaitEnd() (output string) {
+	w.t.Helper()
+	select {
+	case <-w.ended:
+	case <-patient(w.t).Done():
+		w.t.Fatalf("%s has not ended within %s", w.cfg.Name, patience)
+	}
+	return w.output()
+}
+
 func (w *startedWorker) tell(command string) {
 	w.t.Helper()
 	if _, err := fmt.Fprintln(w.stdin, command); err != nil {
@@ -205,11 +229,7 @@ func (w *startedWorker) signal(s syscall.Signal) {
 // record is what the worker has seen, which has ended.
 func (w *startedWorker) record() servicetest.Run {
 	w.t.Helper()
-	select {
-	case <-w.ended:
-	case <-patient(w.t).Done():
-		w.t.Fatalf("%s has not ended within %s", w.cfg.Name, patience)
-	}
+	w.awaitEnd()
 	if w.err != nil {
 		w.t.Fatalf("%s ended with %v", w.cfg.Name, w.err)
 	}

@@ -91,6 +91,7 @@ type workerProcess struct {
 	// got further.
 	run     servicetest.Run
 	reached chan struct{}
+	failed  error
 }
 
 func runWorker(cfg workerConfig, in io.Reader, out io.Writer) error {
@@ -123,7 +124,7 @@ func (w *workerProcess) work(commands *bufio.Scanner) error {
 	var following errgroup.Group
 	for i := range w.cfg.Streams {
 		w.run.Subscribers = append(w.run.Subscribers, servicetest.Subscriber{Name: fmt.Sprint(w.cfg.Name, " ", i), Stream: workerStream(i)})
-		following.Go(func() error { return w.follow(ctx, i) })
+		following.Go(func() error { return w.fail(w.follow(ctx, i)) })
 	}
 	if err := w.await(func() bool {
 		for _, s := range w.run.Subscribers {
@@ -162,7 +163,7 @@ func (w *workerProcess) work(commands *bufio.Scanner) error {
 			return w.write()
 		}
 	}
-	return fmt.Errorf("%s was left alone: %w", w.cfg.Name, commands.Err())
+	return fmt.Errorf("%s was left alone", w.cfg.Name)
 }
 
 // publish publishes until ctx ends, and finds out what became of each frame.
@@ -219,6 +220,16 @@ func (w *workerProcess) follow(ctx context.Context, i int) error {
 	}
 }
 
+// fail has those that wait return an error.
+func (w *workerProcess) fail(err error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failed = err
+	close(w.reached)
+	w.reached = make(chan struct{})
+	return err
+}
+
 // eventOf is what the checker knows an event as; asked is the position that a
 // subscription was resumed from, if it was.
 func eventOf(event clientlib.Event, asked *clientlib.Position) servicetest.Event {
@@ -271,10 +282,10 @@ func (w *workerProcess) await(condition func() bool) error {
 	deadline := time.After(patience)
 	for {
 		w.mu.Lock()
-		met, reached := condition(), w.reached
+		met, reached, err := condition(), w.reached, w.failed
 		w.mu.Unlock()
-		if met {
-			return nil
+		if met || err != nil {
+			return err
 		}
 		select {
 		case <-reached:

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/fanfare-io/fanfare/clientlib/failover"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
@@ -114,8 +117,13 @@ func TestAWorkerThatStandsStill(t *testing.T) {
 	}
 }
 
-// The hub stands still: nothing comes, and nothing breaks. The pings find out.
+// The hub stands still: nothing comes, and nothing breaks. The pings find out, within
+// 15 s.
 func TestAHubThatStandsStill(t *testing.T) {
+	if !inLongForm() {
+		t.Run("subscribe", subscribeWhileTheHubStandsStill)
+		return
+	}
 	t.Parallel()
 	database, path := migrated(t), socketIn(t)
 	hub := serveHub(t, database, path)
@@ -134,4 +142,29 @@ func TestAHubThatStandsStill(t *testing.T) {
 	}
 	awaitPublished(workers...)
 	finish(t, database, workers...)
+}
+
+// A subscription that begins while the hub stands still finds out after the ack
+// timeout, for all of its process.
+func subscribeWhileTheHubStandsStill(t *testing.T) {
+	database, path := migrated(t), socketIn(t)
+	hub := serveHub(t, database, path)
+	w := newWorker(t, path, database, func(cfg *failover.Config) { cfg.AckTimeout = 500 * time.Millisecond })
+	r := w.subscribe(nil)
+	if err := hub.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	call, err := w.Subscribe(patient(t), &fanfarev1.SubscribeRequest{Channel: "c", Scope: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the new subscription ended with %v", err)
+	}
+	if err := r.end(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the old subscription ended with %v", err)
+	}
+	w.mustHaveLeft(failover.NotAcknowledged)
+	w.publish("a")
+	w.subscribe(r.position).want("a")
 }
