@@ -162,8 +162,9 @@ func (t *track) takeSubscribed(n *fanfarev1.Subscribed) error {
 	}
 	again := t.begun
 	t.begun, t.subscribed = true, true
-	t.owesGap = t.resumes && !n.GetResumed()
-	t.moveTo(after, head)
+	if t.owesGap = t.resumes && !n.GetResumed(); !t.owesGap { // otherwise the Gap moves it
+		t.moveTo(after, head)
+	}
 	t.add(&Subscribed{Head: head, Oldest: n.GetOldest(), ResumeAfter: after, Resumed: n.GetResumed()})
 	if again && t.ephemeral {
 		t.add(&Gap{Reason: EphemeralMaybeMissed, Requested: after, Oldest: n.GetOldest(), Head: head, ResumeAfter: after})
