@@ -145,6 +145,8 @@ type worker struct {
 	*failover.Conn
 	fanfarev1.FanfareServiceClient
 	t testing.TB
+	// scope is that of its stream.
+	scope string
 
 	mu      sync.Mutex // guards what follows
 	reasons []failover.Reason
@@ -153,7 +155,7 @@ type worker struct {
 // newWorker makes a worker, which is closed when the test ends.
 func newWorker(t testing.TB, path, database string, options ...func(*failover.Config)) *worker {
 	t.Helper()
-	w := &worker{t: t}
+	w := &worker{t: t, scope: "s"}
 	cfg := failover.Config{
 		Hub:      "unix://" + path,
 		Database: database,
@@ -203,10 +205,12 @@ func (w *worker) mustUseHub() {
 	}
 }
 
-// publish publishes a frame to the stream of these tests.
+// publish publishes a frame to the worker's stream.
 func (w *worker) publish(payload string) *fanfarev1.Position {
 	w.t.Helper()
-	answer, err := w.Publish(patient(w.t), publishRequest(payload))
+	request := publishRequest(payload)
+	request.Frame.Scope = w.scope
+	answer, err := w.Publish(patient(w.t), request)
 	if err != nil {
 		w.t.Fatalf("publish %q: %v", payload, err)
 	}
@@ -217,7 +221,7 @@ func publishRequest(payload string) *fanfarev1.PublishRequest {
 	return &fanfarev1.PublishRequest{Frame: &fanfarev1.NewFrame{Channel: "c", Scope: "s", Payload: []byte(payload)}}
 }
 
-// reader is one Subscribe of the stream of these tests.
+// reader is one Subscribe of a worker's stream.
 type reader struct {
 	fanfarev1.FanfareService_SubscribeClient
 	t testing.TB
@@ -232,7 +236,7 @@ func (w *worker) subscribe(after *fanfarev1.Position) *reader {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w.t.Cleanup(cancel)
-	request := &fanfarev1.SubscribeRequest{Channel: "c", Scope: "s"}
+	request := &fanfarev1.SubscribeRequest{Channel: "c", Scope: w.scope}
 	if after != nil {
 		request.Start = &fanfarev1.SubscribeRequest_After{After: after}
 	}
