@@ -100,6 +100,7 @@ There is no authentication yet, so it serves this host only.`,
 			if err != nil {
 				return err
 			}
+			defer p.collectLess()()
 			return p.serve(cmd.Context(), &o, logger)
 		}),
 	}
