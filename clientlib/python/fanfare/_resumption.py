@@ -24,7 +24,7 @@ logger = logging.getLogger("fanfare")
 
 # So many calls in a row that skip frames without saying so end the subscription: the
 # server is at fault, and would be for ever.
-MAX_HOLES = 3
+MAX_HOLES = 5
 
 # A call that lasted so long in seconds was worth it, and the backoff begins anew.
 HEALTHY = 5.0

@@ -15,6 +15,8 @@ CHANNEL_OPTIONS: Tuple[Tuple[str, Any], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 5_000),
+    # Or else a new client waits for the next attempt of another to connect.
+    ("grpc.use_local_subchannel_pool", 1),
     # How large a frame may be is the server's decision.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -25,6 +26,19 @@ from .v1 import fanfare_pb2_grpc as rpc
 class _Connection(NamedTuple):
     channel: grpc.Channel
     stub: rpc.FanfareServiceStub
+
+
+@contextlib.contextmanager
+def _connecting(connection: _Connection) -> Iterator[None]:
+    """Has a connection made meanwhile. grpc gets on with one only while a call waits
+    for it, else every 5 seconds, and calls fail at once until then. Whether the server
+    is well is of no interest."""
+    check = connection.channel.unary_unary("/grpc.health.v1.Health/Check")
+    call = check.future(b"", wait_for_ready=True)
+    try:
+        yield
+    finally:
+        call.cancel()
 
 
 class Client:
@@ -181,8 +195,9 @@ class Client:
                 if helps_elsewhere(error):
                     self._targets.failed(number)
                 delay = attempts.failed(error)
-            if self._closing.wait(delay):
-                raise error
+            with _connecting(self._targets.current()[1]):
+                if self._closing.wait(delay):
+                    raise error
 
 
 class Subscription:
@@ -254,7 +269,9 @@ class Subscription:
 
     def _begin(self) -> bool:
         """Begins a call when it is time to, unless the subscription was closed."""
-        self._closing.wait(self._resume_at - time.monotonic())
+        if self._resume_at:
+            with _connecting(self._targets.current()[1]):
+                self._closing.wait(self._resume_at - time.monotonic())
         with self._lock:
             if self._closing.is_set():
                 return False

@@ -1,0 +1,159 @@
+"""When a unary call is made again, what errors say, and positions as text; without a
+server."""
+
+from __future__ import annotations
+
+import unittest
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+
+from fanfare import FanfareError, NewFrame, OutcomeUnknown, Position, Start
+from fanfare._attempts import Attempts
+from fanfare._backoff import Backoff
+from fanfare._details import Details, _parsed, details_of
+from fanfare._requests import batch_request, close_request, publish_request
+
+CODES = grpc.StatusCode
+LOST = FanfareError(CODES.UNAVAILABLE, "Socket closed")
+NEVER_SENT = FanfareError(CODES.UNAVAILABLE, "failed to connect to all addresses; last error: refused")
+STORE = FanfareError(CODES.UNAVAILABLE, "", reason="STORE_UNAVAILABLE", retry_in=1.0)
+QUEUE = FanfareError(CODES.RESOURCE_EXHAUSTED, "", reason="PUBLISH_QUEUE_FULL", retry_in=0.2)
+UNKNOWN = OutcomeUnknown(CODES.UNKNOWN, "", reason="OUTCOME_UNKNOWN")
+LATE = FanfareError(CODES.DEADLINE_EXCEEDED, "Deadline Exceeded")
+REFUSED = FanfareError(CODES.ABORTED, "", reason="EXPECTATION_FAILED")
+FAULT = FanfareError(CODES.INTERNAL, "", reason="INTERNAL")
+
+
+class AttemptsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.now = 100.0
+
+    def attempts(self, safe: bool) -> Attempts:
+        backoff = Backoff(0.1, 5.0, uniform=lambda low, high: high)
+        return Attempts(safe, 30.0, 10.0, backoff, clock=lambda: self.now)
+
+    def test_repeats_a_safe_call_whatever_became_of_it(self) -> None:
+        for error in (LOST, NEVER_SENT, STORE, QUEUE, UNKNOWN, LATE):
+            self.assertAlmostEqual(self.attempts(safe=True).failed(error), 0.1 + (error.retry_in or 0.0))
+
+    def test_repeats_another_only_if_nothing_was_done(self) -> None:
+        for error in (NEVER_SENT, STORE, QUEUE):
+            self.attempts(safe=False).failed(error)
+        for error in (LOST, UNKNOWN, LATE):
+            with self.assertRaises(OutcomeUnknown):
+                self.attempts(safe=False).failed(error)
+
+    def test_repeats_no_refusal(self) -> None:
+        for error in (REFUSED, FAULT):
+            for safe in (True, False):
+                with self.assertRaises(FanfareError) as raised:
+                    self.attempts(safe).failed(error)
+                self.assertIs(raised.exception, error)
+
+    def test_ends_with_the_error_when_the_time_is_over(self) -> None:
+        attempts = self.attempts(safe=True)
+        attempts.failed(STORE)
+        self.now += 29.5
+        with self.assertRaises(FanfareError) as raised:
+            attempts.failed(STORE)
+        self.assertIs(raised.exception, STORE)
+
+    def test_does_not_say_that_nothing_was_done_if_an_earlier_attempt_may_have(self) -> None:
+        attempts = self.attempts(safe=True)
+        attempts.failed(LOST)
+        self.now += 30.0
+        with self.assertRaises(OutcomeUnknown):
+            attempts.failed(NEVER_SENT)
+
+    def test_bounds_each_attempt_and_all_together(self) -> None:
+        attempts = self.attempts(safe=True)
+        self.assertEqual(attempts.timeout(), 10.0)
+        self.now += 24.0
+        self.assertEqual(attempts.timeout(), 6.0)
+        self.now += 24.0
+        self.assertEqual(attempts.timeout(), 0.0)
+
+
+class RequestsTest(unittest.TestCase):
+    def test_gives_a_durable_frame_a_key_of_its_own(self) -> None:
+        first, safe = publish_request(NewFrame("c"))
+        second, _ = publish_request(NewFrame("c"))
+        self.assertTrue(safe)
+        self.assertNotEqual(first.frame.idempotency_key, second.frame.idempotency_key)
+
+    def test_keeps_the_key_that_it_is_given(self) -> None:
+        request, safe = publish_request(NewFrame("c", idempotency_key="k"))
+        self.assertEqual((request.frame.idempotency_key, safe), ("k", True))
+        request, safe = publish_request(NewFrame("c", idempotency_key=""))
+        self.assertEqual((request.frame.idempotency_key, safe), ("", False))
+
+    def test_takes_an_ephemeral_frame_for_unsafe_to_repeat(self) -> None:
+        request, safe = publish_request(NewFrame("c", ephemeral=True))
+        self.assertEqual((request.frame.idempotency_key, safe), ("", False))
+
+    def test_takes_a_batch_for_safe_if_its_durable_frames_have_keys(self) -> None:
+        durable, ephemeral = NewFrame("c"), NewFrame("c", ephemeral=True)
+        keyless = NewFrame("c", idempotency_key="")
+        for frames, expected in (
+            ([durable, ephemeral], True),
+            ([ephemeral], False),
+            ([durable, keyless], False),
+        ):
+            self.assertEqual(batch_request(frames)[1], expected)
+
+    def test_takes_a_close_for_safe_if_it_names_the_numbering(self) -> None:
+        self.assertFalse(close_request("c", "s", None)[1])
+        self.assertTrue(close_request("c", "s", 7)[1])
+
+    def test_tells_an_expected_sequence_of_zero_from_none(self) -> None:
+        self.assertFalse(publish_request(NewFrame("c"))[0].frame.HasField("expected_sequence"))
+        self.assertTrue(publish_request(NewFrame("c", expected_sequence=0))[0].frame.HasField("expected_sequence"))
+
+
+class DetailsTest(unittest.TestCase):
+    def details(self, *messages: object) -> Details:
+        status = _parsed("Status", b"")
+        for name, data in messages:  # type: ignore[misc]
+            status.details.add(type_url="type.googleapis.com/google.rpc." + name, value=data)
+        return details_of([("other", "x"), ("grpc-status-details-bin", status.SerializeToString())])
+
+    def info(self, domain: str = "fanfare.dev") -> bytes:
+        info = _parsed("ErrorInfo", b"")
+        info.reason, info.domain = "EXPECTATION_FAILED", domain
+        info.metadata.add(key="head", value="7-5")
+        return bytes(info.SerializeToString())
+
+    def test_reads_what_the_server_tells(self) -> None:
+        request = _parsed("BadRequest", b"")
+        request.violations.add(field="frame.channel")
+        delay = duration_pb2.Duration(seconds=1, nanos=500_000_000)
+        retry = any_pb2.Any(value=delay.SerializeToString())
+        # RetryInfo has its delay in field 1.
+        encoded = b"\x0a" + bytes([len(retry.value)]) + retry.value
+        self.assertEqual(
+            self.details(("ErrorInfo", self.info()), ("RetryInfo", encoded), ("BadRequest", request.SerializeToString())),
+            Details("EXPECTATION_FAILED", "frame.channel", "7-5", 1.5),
+        )
+
+    def test_ignores_what_is_not_the_servers(self) -> None:
+        self.assertEqual(self.details(("ErrorInfo", self.info("other.example"))), Details())
+        self.assertEqual(self.details(("DebugInfo", b"\x0a\x01x")), Details())
+        self.assertEqual(details_of([("grpc-status-details-bin", b"\xff\xff")]), Details())
+
+
+class PositionTest(unittest.TestCase):
+    def test_is_read_as_it_is_written(self) -> None:
+        for text in ("0-0", "7-5", f"{2**63 - 1}-{2**63 - 1}"):
+            self.assertEqual(str(Position.parse(text)), text)
+
+    def test_refuses_other_text(self) -> None:
+        for text in ("", "7", "7-", "-5", "07-5", "7-05", "7-5 ", "+7-5", "7-٥", f"{2**63}-1", "7-5-3"):
+            with self.assertRaises(ValueError, msg=text):
+                Position.parse(text)
+        with self.assertRaises(ValueError):
+            Start.last(-1)
+
+
+if __name__ == "__main__":
+    unittest.main()
