@@ -1,0 +1,280 @@
+package conformance_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// published is a frame as it must arrive. Its position is empty if it is ephemeral.
+type published struct {
+	position               string
+	payload                []byte
+	contentType, eventType string
+	headers                map[string]string
+	ephemeral              bool
+}
+
+// run is a case under way.
+type run struct {
+	t       *testing.T
+	fleet   *fleet
+	agent   *agent
+	channel string
+	// published are the frames of each scope; the first is number 1. publishers are
+	// loads in the background.
+	mu         sync.Mutex // guards published
+	published  map[string][]published
+	publishers sync.WaitGroup
+	scopes     map[string]string // of subscriptions, by id
+	commands   int
+}
+
+func (r *run) do(s step) {
+	r.t.Helper()
+	switch {
+	case s.Publish != nil:
+		r.publish(*s.Publish)
+	case s.PublishBatch != nil:
+		r.publishBatch(*s.PublishBatch)
+	case s.Load != nil:
+		r.load(*s.Load)
+	case s.AwaitLoad:
+		r.publishers.Wait()
+	case s.Close != nil:
+		r.retrying(func(ctx context.Context, c fanfarev1.FanfareServiceClient) error {
+			_, err := c.CloseStream(ctx, &fanfarev1.CloseStreamRequest{Channel: r.channel, Scope: s.Close.Scope})
+			return err
+		})
+	case s.Backlog != nil:
+		r.bound(s.Backlog.Frames)
+	case s.Subscribe != nil:
+		r.subscribe(*s.Subscribe)
+	case s.Unsubscribe != nil:
+		r.agent.send(message{"op": "unsubscribe", "id": *s.Unsubscribe})
+	case s.Expect != nil:
+		r.expect(*s.Expect)
+	case s.Kill != nil:
+		r.fleet.kill(r.fleet.named(*s.Kill, r.channel))
+	case s.Drain != nil:
+		r.fleet.drain(r.fleet.named(*s.Drain, r.channel))
+	case s.Start:
+		r.fleet.start()
+	default:
+		r.t.Fatal("a step without anything to do")
+	}
+}
+
+// bound is applied at once by both replicas: they read what a subscription may
+// replay from the database.
+func (r *run) bound(frames uint64) {
+	r.t.Helper()
+	r.retrying(func(ctx context.Context, c fanfarev1.FanfareServiceClient) error {
+		_, err := c.SetPolicy(ctx, &fanfarev1.SetPolicyRequest{Policy: &fanfarev1.Policy{Channel: r.channel, Backlog: &frames}})
+		return err
+	})
+}
+
+// retrying asks a running replica until it answers.
+func (r *run) retrying(call func(context.Context, fanfarev1.FanfareServiceClient) error) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	for {
+		err := call(ctx, r.fleet.running()[0].client)
+		if err == nil {
+			return
+		}
+		if status.Code(err) != codes.Unavailable || ctx.Err() != nil {
+			r.t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond) // a replica that has just started
+	}
+}
+
+func (r *run) frame(p publishStep) message {
+	m := message{
+		"channel": r.channel, "scope": p.Scope, "payload": base64.StdEncoding.EncodeToString(p.Payload),
+		"content_type": p.ContentType, "event_type": p.EventType, "headers": p.Headers,
+		"idempotency_key": p.Key, "ephemeral": p.Ephemeral,
+	}
+	if p.Headers == nil {
+		m["headers"] = map[string]string{}
+	}
+	if p.Expected != nil {
+		m["expected_sequence"] = *p.Expected
+	}
+	return m
+}
+
+func (r *run) nextCommand() string {
+	r.commands++
+	return "command-" + strconv.Itoa(r.commands)
+}
+
+func (r *run) publish(p publishStep) {
+	r.t.Helper()
+	m := r.frame(p)
+	m["op"], m["id"] = "publish", r.nextCommand()
+	r.agent.send(m)
+	answer := r.agent.next(m.text("id"))
+	if r.refused(answer, p.Error) {
+		return
+	}
+	if got := answer.text("event"); got != "published" {
+		r.t.Fatalf("the answer to a publish is %v", answer)
+	}
+	r.record(p, answer)
+}
+
+func (r *run) publishBatch(b batchStep) {
+	r.t.Helper()
+	id := r.nextCommand()
+	var frames []message
+	for _, f := range b.Frames {
+		frames = append(frames, r.frame(f))
+	}
+	r.agent.send(message{"op": "publish_batch", "id": id, "frames": frames})
+	answer := r.agent.next(id)
+	if r.refused(answer, b.Error) {
+		return
+	}
+	results, _ := answer["results"].([]any)
+	if answer.text("event") != "published_batch" || len(results) != len(b.Frames) {
+		r.t.Fatalf("the answer to a batch of %d frames is %v", len(b.Frames), answer)
+	}
+	for i, f := range b.Frames {
+		result, _ := results[i].(map[string]any)
+		r.record(f, result)
+	}
+}
+
+// refused reports whether the server has refused something, as it must.
+func (r *run) refused(answer message, want string) bool {
+	r.t.Helper()
+	if want == "" {
+		return false
+	}
+	if got := errorOf(answer); got != want {
+		r.t.Fatalf("refused with %s, want %s: %v", got, want, answer)
+	}
+	return true
+}
+
+func errorOf(m message) string {
+	if m.text("event") != "error" {
+		return "nothing"
+	}
+	return m.text("code") + "/" + m.text("reason")
+}
+
+func (r *run) record(p publishStep, answer message) {
+	r.t.Helper()
+	position, duplicate := answer.text("position"), answer["duplicate"]
+	if duplicate != (p.DuplicateOf > 0) {
+		r.t.Fatalf("published with duplicate = %v: %v", duplicate, answer)
+	}
+	if p.DuplicateOf > 0 {
+		if want := r.at(p.Scope, p.DuplicateOf).position; position != want {
+			r.t.Fatalf("a duplicate of %s has the position %s", want, position)
+		}
+		return
+	}
+	if (position == "") != p.Ephemeral {
+		r.t.Fatalf("published with position %q: %v", position, answer)
+	}
+	r.add(p.Scope, published{position, p.Payload, p.ContentType, p.EventType, p.Headers, p.Ephemeral})
+}
+
+func (r *run) add(scope string, f published) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.published[scope] = append(r.published[scope], f)
+}
+
+// at returns the frame with a number.
+func (r *run) at(scope string, number int) published {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if number < 1 || number > len(r.published[scope]) {
+		r.t.Fatalf("frame %d of scope %q was not published", number, scope)
+	}
+	return r.published[scope][number-1]
+}
+
+// load publishes frames one after another, whatever happens to replicas.
+func (r *run) load(l loadStep) {
+	r.t.Helper()
+	publish := func() {
+		for i := range l.Frames {
+			if err := r.loadOne(l, i); err != nil {
+				r.t.Errorf("load of scope %q: %v", l.Scope, err)
+				return
+			}
+		}
+	}
+	if !l.Background {
+		publish()
+		return
+	}
+	r.publishers.Go(publish)
+}
+
+func (r *run) loadOne(l loadStep, i int) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), patience)
+	defer cancel()
+	if l.Every > 0 {
+		time.Sleep(time.Duration(l.Every)) // the pace of the load
+	}
+	body := pattern(max(l.Bytes, 1), i)
+	request := &fanfarev1.PublishRequest{Frame: &fanfarev1.NewFrame{
+		Channel: r.channel, Scope: l.Scope, Payload: body,
+		IdempotencyKey: fmt.Sprintf("load-%d-%p", i, &body[0]),
+	}}
+	for attempt := 0; ; attempt++ {
+		// Both in turn: one of them may be away.
+		once, cancel := context.WithTimeout(ctx, time.Second)
+		answer, err := r.fleet.replicas[attempt%len(r.fleet.replicas)].client.Publish(once, request)
+		cancel()
+		if err == nil {
+			p := answer.GetPosition()
+			r.add(l.Scope, published{position: fmt.Sprintf("%d-%d", p.GetEpoch(), p.GetSequence()), payload: body})
+			return nil
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(time.Millisecond) // between the attempts of a client that is no client library
+	}
+}
+
+func (r *run) subscribe(s subscribeStep) {
+	r.t.Helper()
+	r.scopes[s.ID] = s.Scope
+	r.agent.send(message{"op": "subscribe", "id": s.ID, "channel": r.channel, "scope": s.Scope, "start": r.start(s)})
+}
+
+// start is the start of a subscription, with a position for the number of a frame.
+func (r *run) start(s subscribeStep) map[string]any {
+	r.t.Helper()
+	start := make(map[string]any)
+	if err := strictly(s.Start, &start); err != nil {
+		r.t.Fatal(err)
+	}
+	start = maps.Clone(start)
+	if after, ok := start["after"].(string); ok {
+		start["after"] = r.position(s.Scope, after)
+	}
+	return start
+}
