@@ -13,22 +13,23 @@ import (
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
 
-// ways are the two ways in which subscriptions are carried.
-var ways = map[string][]clientlib.Option{
-	"subscribe": nil,
-	// A session is compared with it, see TestSession….
-}
-
-// onEachWay runs a test with a client that has a call for each subscription, and one
+// onEachWay runs a test with a client that has a call for each subscription, and with one
 // that has a session, of a replica behind a proxy on the embedded store.
 func onEachWay(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
-	for name, options := range ways {
+	for name, session := range map[string]bool{"subscribe": false, "session": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := servicetest.Start(t, "sqlite::memory:")
-			w := &world{t: t, replica: r, proxy: pgtest.Proxy(t, r.Addr), direct: newClient(t, []string{r.Addr})}
-			w.client = newClient(t, []string{w.proxy.Addr()}, options...)
+			w := &world{t: t, replica: r, direct: newClient(t, []string{r.Addr})}
+			if address := r.Addr; session {
+				w.options = []clientlib.Option{clientlib.WithSession()}
+				w.bridge, address = startBridge(t, r.Client)
+				w.proxy = pgtest.Proxy(t, address)
+			} else {
+				w.proxy = pgtest.Proxy(t, address)
+			}
+			w.client = newClient(t, []string{w.proxy.Addr()}, w.options...)
 			test(t, w)
 		})
 	}
@@ -39,7 +40,9 @@ type world struct {
 	t       *testing.T
 	replica *servicetest.Replica
 	proxy   *pgtest.ProxyServer
+	options []clientlib.Option
 	client  *clientlib.Client
+	bridge  *bridge
 	// direct publishes, whatever the proxy does.
 	direct *clientlib.Client
 }
