@@ -16,6 +16,7 @@ or the same one, when its call ends, and yields each durable frame once and in o
 `fanfare.aio` has the same for asyncio.
 """
 
+from ._version import __version__
 from .client import Client, Subscription
 from .errors import (
     ExpectationFailed,
@@ -57,6 +58,5 @@ __all__ = [
     "Status",
     "Subscribed",
     "Subscription",
+    "__version__",
 ]
-
-__version__ = "0.1.0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Iterable, List, Optional, Tuple
+from typing import Any, Iterable, List, Optional, Tuple
 
 from .frames import NewFrame, Position, Published, Start, position_of
 from .v1 import fanfare_pb2 as pb
@@ -53,7 +53,7 @@ def close_request(channel: str, scope: str, expected_epoch: Optional[int]) -> Tu
 
 
 def subscribe_request(channel: str, scope: str, start: Start) -> pb.SubscribeRequest:
-    value = start._value
+    value: Any = start._value
     if isinstance(value, Position):
         value = pb.Position(epoch=value.epoch, sequence=value.sequence)
     return pb.SubscribeRequest(channel=channel, scope=scope, **{start._kind: value})

@@ -73,10 +73,9 @@ _CLASSES: Dict[str, Type[FanfareError]] = {
 
 def error_of(error: grpc.RpcError) -> FanfareError:
     """Returns what grpc raised as an error of this package."""
-    # Both kinds of grpc errors have these; the class that they share has not.
-    code: grpc.StatusCode = error.code()  # type: ignore[attr-defined]
-    message: str = error.details() or ""  # type: ignore[attr-defined]
-    metadata = error.trailing_metadata() or ()  # type: ignore[attr-defined]
+    code: grpc.StatusCode = error.code()
+    message: str = error.details() or ""
+    metadata = error.trailing_metadata() or ()
     details = details_of(metadata)
     return _CLASSES.get(details.reason, FanfareError)(
         code,

@@ -109,7 +109,8 @@ def stream(server: Server, channel: str, scope: str) -> pb.Stream:
     """Returns what a server tells of a stream."""
     with grpc.insecure_channel(server.target) as connection:
         request = pb.GetStreamRequest(channel=channel, scope=scope)
-        return rpc.FanfareServiceStub(connection).GetStream(request).stream
+        described: pb.Stream = rpc.FanfareServiceStub(connection).GetStream(request).stream
+        return described
 
 
 class Proxy:

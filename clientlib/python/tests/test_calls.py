@@ -4,9 +4,9 @@ server."""
 from __future__ import annotations
 
 import unittest
+from typing import Tuple
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
 
 from fanfare import FanfareError, NewFrame, OutcomeUnknown, Position, Start
 from fanfare._attempts import Attempts
@@ -112,9 +112,9 @@ class RequestsTest(unittest.TestCase):
 
 
 class DetailsTest(unittest.TestCase):
-    def details(self, *messages: object) -> Details:
+    def details(self, *messages: Tuple[str, bytes]) -> Details:
         status = _parsed("Status", b"")
-        for name, data in messages:  # type: ignore[misc]
+        for name, data in messages:
             status.details.add(type_url="type.googleapis.com/google.rpc." + name, value=data)
         return details_of([("other", "x"), ("grpc-status-details-bin", status.SerializeToString())])
 
@@ -127,12 +127,10 @@ class DetailsTest(unittest.TestCase):
     def test_reads_what_the_server_tells(self) -> None:
         request = _parsed("BadRequest", b"")
         request.violations.add(field="frame.channel")
-        delay = duration_pb2.Duration(seconds=1, nanos=500_000_000)
-        retry = any_pb2.Any(value=delay.SerializeToString())
-        # RetryInfo has its delay in field 1.
-        encoded = b"\x0a" + bytes([len(retry.value)]) + retry.value
+        retry = _parsed("RetryInfo", b"")
+        retry.delay.seconds, retry.delay.nanos = 1, 500_000_000
         self.assertEqual(
-            self.details(("ErrorInfo", self.info()), ("RetryInfo", encoded), ("BadRequest", request.SerializeToString())),
+            self.details(("ErrorInfo", self.info()), ("RetryInfo", retry.SerializeToString()), ("BadRequest", request.SerializeToString())),
             Details("EXPECTATION_FAILED", "frame.channel", "7-5", 1.5),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from typing import List, Type, TypeVar
+from typing import Dict, List, Type, TypeVar
 
 import grpc
 
@@ -105,7 +105,7 @@ class ClientTest(unittest.TestCase):
         whole = client.subscribe("c", self.scope)
         take_payloads(whole, 3)
         third = whole.position
-        expected = {
+        expected: Dict[Start, List[bytes]] = {
             Start.oldest(): numbered(1, 5),
             Start.after(third): numbered(4, 5),
             Start.after(str(third)): numbered(4, 5),

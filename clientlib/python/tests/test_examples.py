@@ -1,0 +1,97 @@
+"""What README.md shows and example.py do what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+from fanfare import Client, Position
+
+from .servers import PATIENCE, Server, eventually, stream
+
+HERE = pathlib.Path(__file__).parent.parent
+
+
+class ReadmeTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = Server()
+        self.addCleanup(self.server.close)
+        text = (HERE / "README.md").read_text(encoding="utf-8")
+        self.snippets = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+    def run_snippet(self, containing: str) -> str:
+        (snippet,) = [snippet for snippet in self.snippets if containing in snippet]
+        code = re.sub(r"127\.0\.0\.1:742\d", self.server.target, snippet)
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+        return output.getvalue()
+
+    def test_are_all_run(self) -> None:
+        self.assertEqual(len(self.snippets), 4)
+
+    def test_publish(self) -> None:
+        position, newest = self.run_snippet("publish_batch").splitlines()
+        epoch = Position.parse(position).epoch
+        self.assertEqual((position, newest), (f"{epoch}-1", f"the newest is {epoch}-2"))
+
+    def test_follow(self) -> None:
+        with Client(self.server.target) as client, ThreadPoolExecutor(1) as pool:
+            client.publish("orders/events", "42", b"paid")
+            followed = pool.submit(self.run_snippet, "Start.after")
+            eventually(
+                "the snippet follows",
+                lambda: stream(self.server, "orders/events", "42").subscribers == 1,
+            )
+            last = client.close_stream("orders/events", "42")
+            self.assertEqual(followed.result(PATIENCE), f"{last} b'paid'\nthe order is done\n")
+
+    def test_asyncio(self) -> None:
+        self.assertEqual(self.run_snippet("asyncio.run"), "b'made'\n")
+
+    def test_credentials(self) -> None:
+        self.assertEqual(self.run_snippet("ssl_channel_credentials"), "")
+
+
+class ExampleTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = Server()
+        self.addCleanup(self.server.close)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "example.py"), *arguments],
+            env={**os.environ, "FANFARE_SERVER": self.server.target},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(process.stdout.close)  # type: ignore[union-attr]
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_follows_what_is_said(self) -> None:
+        said = self.start("say", "lobby", "hello", "there")
+        self.assertRegex(said.communicate(timeout=PATIENCE)[0], r"^published at \d+-1\n$")
+        follower = self.start("follow", "lobby")
+        assert follower.stdout is not None
+        lines = [follower.stdout.readline() for _ in range(2)]
+        self.assertEqual(lines, ["hello there\n", "(this was the backlog)\n"])
+        self.start("say", "lobby", "again").communicate(timeout=PATIENCE)
+        self.assertEqual(follower.stdout.readline(), "again\n")
+        follower.send_signal(signal.SIGINT)
+        rest, _ = follower.communicate(timeout=PATIENCE)
+        self.assertRegex(rest, r"^go on with \d+-2\n$")
+        self.assertEqual(follower.returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
