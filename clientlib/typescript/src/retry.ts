@@ -135,7 +135,7 @@ export async function withRetries<T>(attempt: Attempt<T>, { repeatable, backoff,
 
 /** Whether a refusal says of earlier attempts, too, that they stored nothing. */
 function settles(error: FanfareError): boolean {
-  return error.code === 'INVALID_ARGUMENT' || error.reason === 'KEY_CONFLICT' || error.reason === 'EXPECTATION_FAILED';
+  return error.reason === 'KEY_CONFLICT' || error.reason === 'EXPECTATION_FAILED';
 }
 
 function outcomeUnknown(failure: FanfareError): FanfareError {

@@ -110,7 +110,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
   }
 
   /** The next event; waits for it. */
-  async next(): Promise<IteratorResult<Event, undefined>> {
+  next(): Promise<IteratorResult<Event, undefined>> {
     if (!this.#begun) {
       this.#begin();
     }
@@ -147,16 +147,25 @@ export class Subscription implements AsyncIterableIterator<Event> {
 
   /** Call after call, each after the position that the one before came to. */
   async *#run(): AsyncGenerator<Event, undefined, undefined> {
+    const { signal } = this.#ending;
     try {
-      while (!this.#ending.signal.aborted) {
-        let failure: FanfareError;
+      while (!signal.aborted) {
+        let failure = new FanfareError('UNAVAILABLE', 'the call ended without a reason');
+        this.#closingIn = undefined;
+        this.#inForceSince = undefined;
         try {
-          yield* this.#call();
-          return undefined;
+          for await (const response of this.#surroundings.open(this.#request(), signal)) {
+            for (const event of this.#eventsOf(response)) {
+              yield event;
+              if (event.type === 'closed' || signal.aborted) {
+                return undefined;
+              }
+            }
+          }
         } catch (thrown) {
           failure = errorOf(thrown);
         }
-        if (this.#ending.signal.aborted) {
+        if (signal.aborted) {
           return undefined;
         }
         if (isFinal(failure) || this.#holes >= maxHoles) {
@@ -164,7 +173,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
         }
         const retryIn = this.#nextWait(failure);
         yield { type: 'interrupted', error: failure, retryIn };
-        await sleep(retryIn, this.#ending.signal);
+        await sleep(retryIn, signal);
       }
       return undefined;
     } finally {
@@ -179,26 +188,15 @@ export class Subscription implements AsyncIterableIterator<Event> {
     return this.#backoff.next(failure.retryIn ?? this.#closingIn);
   }
 
-  /** The events of one call. Returns after the close of the stream, or of this. */
-  async *#call(): AsyncGenerator<Event, void, undefined> {
-    this.#closingIn = undefined;
-    this.#inForceSince = undefined;
-    for await (const response of this.#surroundings.open(this.#request(), this.#ending.signal)) {
-      for (const wire of response.frames) {
-        const frame = this.#take(wire);
-        if (frame !== undefined) {
-          yield frame;
-        }
-        if (this.#ending.signal.aborted) {
-          return;
-        }
-      }
-      yield* this.#notice(response.notice);
-      if (response.notice.case === 'closed' || this.#ending.signal.aborted) {
-        return;
+  /** What a message brings, each made when it is taken: it moves the position. */
+  *#eventsOf(response: SubscribeResponse): Generator<Event, void, undefined> {
+    for (const wire of response.frames) {
+      const frame = this.#take(wire);
+      if (frame !== undefined) {
+        yield frame;
       }
     }
-    throw new FanfareError('UNAVAILABLE', 'the call ended without a reason');
+    yield* this.#notice(response.notice);
   }
 
   #request(): SubscribeRequest {

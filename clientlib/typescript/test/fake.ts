@@ -1,9 +1,10 @@
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 
 import { SubscribeResponseSchema, type SubscribeRequest, type SubscribeResponse } from '../src/gen/fanfare/v1/fanfare_pb.js';
+import type { Event } from '../src/events.js';
+import { FanfareError } from '../src/errors.js';
 import { Position } from '../src/position.js';
 import { Subscription, type SubscribeOptions } from '../src/subscription.js';
-import type { Event } from '../src/events.js';
 
 /** What a call of the fake server does: it sends these, or throws. */
 export type Step = SubscribeResponse | Error | 'wait';
@@ -43,7 +44,7 @@ export class Fake {
     this.requests.push(request);
     this.signals.push(signal);
     if (steps === undefined) {
-      throw new Error(`call ${this.requests.length} was not expected`);
+      throw new FanfareError('UNIMPLEMENTED', `call ${this.requests.length} was not expected`);
     }
     for (const step of steps) {
       if (step === 'wait') {

@@ -110,6 +110,7 @@ test('a publish goes on with another target', async (t) => {
   const server = await Server.start(t);
   const proxy = await Proxy.start(t, server.address);
   proxy.close();
+  t.mock.method(Math, 'random', () => 0); // clients begin with the first target
   for (const targets of [[proxy.address, server.address], [server.address, proxy.address]]) {
     await newClient(t, targets).publish({ channel: 'c', scope: 's' });
   }

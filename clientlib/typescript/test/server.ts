@@ -12,6 +12,12 @@ import { credentials, makeGenericClientConstructor } from '@grpc/grpc-js';
 
 const patience = 20_000;
 
+// A test that waits for an event that never comes would wait for ever.
+setTimeout(() => {
+  console.error('the tests of this file have not come to their end in 3 minutes');
+  process.exit(1);
+}, 180_000).unref();
+
 /** A server on the embedded store, and its data, which outlives its processes. */
 export class Server {
   readonly #directory = mkdtempSync(join(tmpdir(), 'fanfare-client-'));

@@ -186,6 +186,24 @@ test('what ended a call is told, and then that ephemeral frames may be missing',
   assert.ok(value?.type === 'gap' && value.reason === 'EPHEMERAL_MAYBE_MISSED');
 });
 
+test('wires that are cut at any moment cost no frame and repeat none', async (t) => {
+  const server = await Server.start(t);
+  const wires = await Promise.all([1, 2, 3, 4].map(() => Proxy.start(t, server.address)));
+  const [a, b, c, d] = wires.map(({ address }) => address) as [string, string, string, string];
+  const [publisher, subscriber] = [newClient(t, [a, b]), newClient(t, [c, d])];
+  const subscription = subscriber.subscribe(stream);
+  let cuts = 0;
+  const cutting = setInterval(() => {
+    wires[cuts++ % wires.length]!.cut();
+  }, 17); // about as long as a few frames take, so that cuts fall everywhere
+  t.after(() => clearInterval(cutting));
+  const publishing = publish(publisher, 1, 300);
+  assert.deepEqual(await payloads(subscription, 300), numbers(1, 300));
+  await publishing;
+  assert.ok(cuts > 10, `${cuts} cuts`);
+  assert.equal(subscription.position!.sequence, 300n);
+});
+
 test('a subscription goes on with another target when its own dies', async (t) => {
   const server = await Server.start(t);
   const wires = [await Proxy.start(t, server.address), await Proxy.start(t, server.address)];
@@ -211,6 +229,7 @@ test('a subscription to which nothing comes any more goes on with another target
   await publish(publisher, 1, 1);
   const { error } = await next(subscription, 'interrupted');
   assert.equal(error.message, 'nothing came from the server for 300 ms');
+  assert.equal((await subscription.next()).value?.type, 'subscribed', 'the first attempt is at the other target');
   assert.deepEqual(await payloads(subscription, 1), ['1']);
 });
 
