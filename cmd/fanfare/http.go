@@ -51,7 +51,7 @@ func (o *serveOptions) startWeb(ctx context.Context, parts *replica.Parts, logge
 	if o.http == httpOff {
 		return nil, nil
 	}
-	lis, err := listen(ctx, "http", o.http)
+	lis, err := listen(ctx, "http", o.http, logger)
 	if inUse := (*portInUseError)(nil); errors.As(err, &inUse) && !o.setHTTP {
 		logger.Warn("the health page is not served: its port is in use; choose another one with --http", "address", o.http)
 		return nil, nil

@@ -43,7 +43,7 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *replica
 		}
 		parts.AtEnd(store.Close)
 	}
-	lis, err := listen(ctx, "grpc", o.grpc)
+	lis, err := listen(ctx, "grpc", o.grpc, logger)
 	if err != nil {
 		return err
 	}
