@@ -142,7 +142,8 @@ func (b *bridge) relay(ctx context.Context, mu *sync.Mutex, s *bridged, number u
 			break
 		}
 		answered()
-		if response.GetProgress() != nil || response.GetClosing() != nil {
+		if response.GetProgress() != nil {
+			send(&fanfarev1.SessionResponse{Notice: &fanfarev1.SessionResponse_Progress{Progress: &fanfarev1.Progress{}}})
 			continue
 		}
 		bytes, _ := proto.Marshal(response)
