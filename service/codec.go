@@ -11,11 +11,13 @@ import (
 // what EncodeFrame returned. The bytes are shared with other subscribers.
 type encodedFrames [][]byte
 
-// outgoing is a message, or without one frames, and what counts it until it has been
-// written.
+// outgoing is a message, or without one frames, with the field numbers of a Session
+// after it if there is any, and what counts it until it has been written.
 type outgoing struct {
 	message any
 	frames  encodedFrames
+	// numbers is the encoded field, nil for none. It is not changed any more.
+	numbers *mem.SliceBuffer
 	flight  *inFlight
 }
 
@@ -34,7 +36,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return c.CodecV2.Marshal(v)
 	case o.message == nil:
 		o.flight.Ref()
-		return o.frames.message(o.flight), nil
+		return o.frames.message(o.numbers, o.flight), nil
 	}
 	o.flight.Ref()
 	out, err := c.CodecV2.Marshal(o.message)
@@ -42,15 +44,26 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		o.flight.Free()
 		return nil, err
 	}
+	if o.numbers != nil {
+		out = append(out, o.numbers)
+	}
 	return append(out, o.flight), nil
 }
 
-func (f encodedFrames) message(last mem.Buffer) mem.BufferSlice {
-	out := make(mem.BufferSlice, len(f)+1)
+// message returns the frames, the numbers, unless they are nil, and the last buffer.
+func (f encodedFrames) message(numbers *mem.SliceBuffer, last mem.Buffer) mem.BufferSlice {
+	n := len(f) + 1
+	if numbers != nil {
+		n++
+	}
+	out := make(mem.BufferSlice, n)
 	for i := range f {
 		out[i] = (*mem.SliceBuffer)(&f[i]) // a pointer, which an interface holds without an allocation
 	}
-	out[len(f)] = last
+	if numbers != nil {
+		out[len(f)] = numbers
+	}
+	out[n-1] = last
 	return out
 }
 

@@ -12,7 +12,8 @@ import (
 // Field numbers of the messages that EncodeFrame writes. TestEncodeFrame holds
 // them against the generated code.
 const (
-	responseFrames = 1 // SubscribeResponse.frames
+	responseFrames  = 1  // SubscribeResponse.frames and SessionResponse.frames
+	responseNumbers = 15 // SessionResponse.numbers
 
 	framePosition    = 1
 	framePayload     = 2

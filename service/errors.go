@@ -327,12 +327,13 @@ func oldAgeFailure(retryIn time.Duration) *failure {
 	}
 }
 
-// tooManyCalls refuses a streaming call of a server that has limit of them.
+// tooManyCalls refuses a streaming call, or a subscription of a session, of a server
+// that has limit of them.
 func tooManyCalls(limit int) *failure {
 	return &failure{
 		code:    codes.ResourceExhausted,
 		reason:  fanfarev1.ErrorReason_ERROR_REASON_LIMIT_REACHED,
-		message: fmt.Sprintf("the server has %d streaming calls, the most that it takes; try another replica, or this one later", limit),
+		message: fmt.Sprintf("the server has %d streaming calls and subscriptions of sessions, the most that it takes; try another replica, or this one later", limit),
 		retryIn: retryLimit + rand.N(4*retryLimit).Truncate(time.Millisecond),
 	}
 }

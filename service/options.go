@@ -119,7 +119,8 @@ func sendUncompressed(ctx context.Context) error {
 // would otherwise hold up GracefulStop until it is cut short.
 func (s *Server) endForeignStreams(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	switch info.FullMethod {
-	case fanfarev1.FanfareService_Subscribe_FullMethodName, fanfarev1.FanfareService_PublishStream_FullMethodName:
+	case fanfarev1.FanfareService_Subscribe_FullMethodName, fanfarev1.FanfareService_Session_FullMethodName,
+		fanfarev1.FanfareService_PublishStream_FullMethodName:
 		return handler(srv, stream)
 	}
 	done := make(chan error, 1)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"sync"
 
 	"golang.org/x/sync/semaphore"
@@ -162,19 +161,11 @@ func (p *pipeline) submit(ctx context.Context, request *fanfarev1.PublishStreamR
 
 func (p *pipeline) refused(number uint64, weight int64, err error) answer {
 	f := failureOf(err)
-	p.log(f)
+	p.server.logItem(p.stream.Context(), "a frame of PublishStream", "refused a frame of a PublishStream", f)
 	return answer{weight: weight, response: &fanfarev1.PublishStreamResponse{
 		Number:  number,
 		Outcome: &fanfarev1.PublishStreamResponse_Error{Error: f.item()},
 	}}
-}
-
-// log logs the refusal of a frame as it would the end of a Publish that is refused
-// so.
-func (p *pipeline) log(f *failure) {
-	kind := callKind{method: "a frame of PublishStream", code: f.code.String(), reason: reasonName(f.reason)}
-	p.server.callLog.log(p.stream.Context(), kind, slog.Level(callLevel(f.code)), "refused a frame of a PublishStream",
-		[]any{codeField, kind.code, reasonField, kind.reason, "grpc.error", f.Error()})
 }
 
 // admit counts a request that will be answered, unless the call is closing.

@@ -33,6 +33,16 @@ func position(field string, p *fanfarev1.Position) (backlog.Position, error) {
 	return backlog.Position{Epoch: p.GetEpoch(), Sequence: p.GetSequence()}, nil
 }
 
+// subscribeTo reads what to subscribe to, and from where.
+func subscribeTo(req *fanfarev1.SubscribeRequest) (backlog.StreamName, hub.Start, error) {
+	name, err := streamName(req.GetChannel(), req.GetScope())
+	if err != nil {
+		return name, hub.Start{}, err
+	}
+	start, err := subscribeStart(req)
+	return name, start, err
+}
+
 // subscribeStart reads where a subscription begins.
 func subscribeStart(req *fanfarev1.SubscribeRequest) (hub.Start, error) {
 	switch start := req.GetStart().(type) {

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// maxTurn is how many deliveries of one connection have a turn before those of the
+// maxTurn is how many outlets of one connection have a turn before those of the
 // next connection.
 const maxTurn = 256
 
-// sender gives deliveries their turns to send, with a few goroutines for all: a turn
+// sender gives outlets their turns to send, with a few goroutines for all: a turn
 // never blocks. One goroutine for each subscription would cost more to wake than
 // there is to do, so whoever is woken meanwhile joins the turn of its connection,
 // whose messages grpc then writes together.
@@ -24,58 +24,58 @@ type sender struct {
 	stopped *sync.Cond
 }
 
-// outbox has the deliveries of a connection that may have something to send.
+// outbox has the outlets of a connection that may have something to send.
 type outbox struct {
 	mu    sync.Mutex // guards what follows
-	woken []*delivery
+	woken []*outlet
 	// queued is true while the connection is in the sender's queue, or has its turn.
 	queued bool
 
 	// turn are those whose turn it is, from the first that has not had it. It belongs
 	// to whoever took the connection from the queue.
-	turn  []*delivery
+	turn  []*outlet
 	first int
 }
 
-// wake has a delivery looked at soon. It does not block.
-func (s *sender) wake(d *delivery) {
-	if d.woken.Swap(true) {
+// wake has an outlet looked at soon. It does not block.
+func (s *sender) wake(o *outlet) {
+	if o.woken.Swap(true) {
 		return
 	}
-	if c := d.flight.connection; c.outbox.add(d) {
+	if c := o.flight.connection; c.outbox.add(o) {
 		s.push(c)
 	}
 }
 
 // add reports whether the connection has to be queued.
-func (o *outbox) add(d *delivery) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.woken = append(o.woken, d)
-	queued := o.queued
-	o.queued = true
+func (b *outbox) add(o *outlet) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.woken = append(b.woken, o)
+	queued := b.queued
+	b.queued = true
 	return !queued
 }
 
 // next returns whose turn it is, none if there is nobody any more.
-func (o *outbox) next() []*delivery {
-	if o.first == len(o.turn) && !o.swap() {
+func (b *outbox) next() []*outlet {
+	if b.first == len(b.turn) && !b.swap() {
 		return nil
 	}
-	turn := o.turn[o.first:min(o.first+maxTurn, len(o.turn))]
-	o.first += len(turn)
+	turn := b.turn[b.first:min(b.first+maxTurn, len(b.turn))]
+	b.first += len(turn)
 	return turn
 }
 
 // swap begins with those who have been woken, unless there is nobody.
-func (o *outbox) swap() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.woken) == 0 {
-		o.queued = false
+func (b *outbox) swap() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.woken) == 0 {
+		b.queued = false
 		return false
 	}
-	o.turn, o.woken, o.first = o.woken, o.turn[:0], 0
+	b.turn, b.woken, b.first = b.woken, b.turn[:0], 0
 	return true
 }
 
@@ -89,7 +89,7 @@ func (s *sender) push(c *connection) {
 	}
 }
 
-// wait waits until there is no goroutine. Turns of deliveries that have ended may
+// wait waits until there is no goroutine. Turns of outlets that have ended may
 // come later; they do nothing.
 func (s *sender) wait() {
 	s.mu.Lock()
@@ -111,10 +111,10 @@ func (s *sender) run() {
 			continue
 		}
 		now := time.Now()
-		for i, d := range turn {
+		for i, o := range turn {
 			turn[i] = nil
-			d.woken.Store(false)
-			d.turn(now)
+			o.woken.Store(false)
+			o.turn(now)
 		}
 		c = s.pop(c)
 	}

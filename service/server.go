@@ -37,10 +37,14 @@ type Config struct {
 	// MaxConcurrentStreams bounds the calls of one connection; a client library
 	// queues further ones without saying so. 0: 10,000.
 	MaxConcurrentStreams uint32
-	// MaxSubscriptions bounds the streaming calls of the server, Subscribe and
-	// PublishStream; further ones are refused, with the reason LIMIT_REACHED. Health
-	// checks do not count. 0: 100,000.
+	// MaxSubscriptions bounds the streaming calls of the server, which are Subscribe,
+	// PublishStream and Session, and the subscriptions of Sessions, together; further
+	// ones are refused, with the reason LIMIT_REACHED. Health checks do not count.
+	// 0: 100,000.
 	MaxSubscriptions int
+	// MaxSessionSubscriptions bounds the subscriptions of one Session; further ones are
+	// refused in the same way, and the session goes on. 0: 100,000.
+	MaxSessionSubscriptions int
 	// MaxStreamAge is how long a streaming call may last. It is then ended, Closing
 	// first, and its client resumes. Each call has an age of its own, at random from
 	// 0.9 of this to all of it, so that calls that began together do not end
@@ -81,6 +85,7 @@ func (c Config) withDefaults() Config {
 	c.Keepalive = cmp.Or(c.Keepalive, 30*time.Second)
 	c.KeepaliveTimeout = cmp.Or(c.KeepaliveTimeout, 10*time.Second)
 	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, 100_000)
+	c.MaxSessionSubscriptions = cmp.Or(c.MaxSessionSubscriptions, 100_000)
 	c.DrainDelay = max(0, cmp.Or(c.DrainDelay, 5*time.Second))
 	c.DrainGrace = cmp.Or(c.DrainGrace, 15*time.Second)
 	c.BusKind = cmp.Or(c.BusKind, BusPostgreSQL)
@@ -103,7 +108,7 @@ type Server struct {
 	// ending is closed when Drain tells streaming calls to go.
 	ending     chan struct{}
 	endingOnce sync.Once
-	// calls counts streaming calls, for MaxSubscriptions.
+	// calls counts streaming calls and subscriptions of Sessions, for MaxSubscriptions.
 	calls atomic.Int64
 	// loops counts goroutines that streaming calls started and that may outlive
 	// their handlers by the time grpc needs to release a blocked send.

@@ -23,11 +23,7 @@ func (s *Server) Subscribe(req *fanfarev1.SubscribeRequest, stream fanfarev1.Fan
 
 // begin begins the delivery of a call, to be served.
 func (s *Server) begin(req *fanfarev1.SubscribeRequest, stream grpc.ServerStream) (*delivery, error) {
-	name, err := streamName(req.GetChannel(), req.GetScope())
-	if err != nil {
-		return nil, failureOf(err)
-	}
-	start, err := subscribeStart(req)
+	name, start, err := subscribeTo(req)
 	if err != nil {
 		return nil, failureOf(err)
 	}
@@ -37,11 +33,10 @@ func (s *Server) begin(req *fanfarev1.SubscribeRequest, stream grpc.ServerStream
 	return s.newDelivery(stream, name, start), nil
 }
 
-// noticeProto is nil for no notice.
+// noticeProto is the message of a notice. With numbers after it, it is a
+// SessionResponse.
 func noticeProto(n hub.Notice) *fanfarev1.SubscribeResponse {
 	switch n := n.(type) {
-	case nil:
-		return nil
 	case hub.Subscribed:
 		return subscribedProto(n)
 	case hub.Gap:

@@ -83,6 +83,7 @@ func TestUsageErrors(t *testing.T) {
 		{"young streams", []string{"serve", "--store", "postgres://h/d", "--max-stream-age", "999ms"}, []string{"--max-stream-age must be at least 1s, or 0 for none"}},
 		{"negative age", []string{"serve", "--store", "postgres://h/d", "--max-stream-age", "-1s"}, []string{"--max-stream-age must be at least 1s"}},
 		{"no subscriptions", []string{"serve", "--store", "postgres://h/d", "--max-subscriptions", "0"}, []string{"--max-subscriptions must be from 1 to 10000000"}},
+		{"no subscriptions of sessions", []string{"serve", "--store", "postgres://h/d", "--max-session-subscriptions", "0"}, []string{"--max-session-subscriptions must be from 1 to 10000000"}},
 		{"huge number of subscriptions", []string{"serve", "--store", "postgres://h/d", "--max-subscriptions", "10000001"}, []string{"--max-subscriptions must be from 1 to 10000000"}},
 		{"short poll interval", []string{"serve", "--store", "postgres://h/d", "--poll-interval", "99ms"}, []string{"--poll-interval must be from 100ms to 1h, or 0"}},
 		{"negative poll interval", []string{"serve", "--store", "postgres://h/d", "--poll-interval", "-1s"}, []string{"--poll-interval must be from 100ms to 1h"}},

@@ -30,8 +30,9 @@ type serveOptions struct {
 	// pollInterval 0 listens.
 	pollInterval time.Duration
 	// maxStreamAge 0 is none.
-	maxStreamAge     time.Duration
-	maxSubscriptions int
+	maxStreamAge time.Duration
+	// maxSubscriptions is for all, maxSessionSubscriptions for one Session.
+	maxSubscriptions, maxSessionSubscriptions int
 	// maxFrameBytes 0 leaves the store's setting.
 	maxFrameBytes int
 	backlog       int64
@@ -47,7 +48,8 @@ const (
 	// httpOff is the value of --http that serves no HTTP.
 	httpOff = "off"
 
-	defaultMaxSubscriptions = 100_000
+	defaultMaxSubscriptions        = 100_000
+	defaultMaxSessionSubscriptions = 100_000
 	// mostSubscriptions is far above what one machine holds.
 	mostSubscriptions = 10_000_000
 	// minStreamAge keeps clients from doing nothing but begin anew.
@@ -122,7 +124,8 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	f.DurationVar(&o.drainDelay, "drain-delay", 5*time.Second, "how long to go on serving after a signal, so that probes and balancers see NOT_SERVING")
 	f.DurationVar(&o.pollInterval, "poll-interval", 0, "ask the database for new frames this often instead of listening; ephemeral frames are then refused; 0: listen (PostgreSQL only)")
 	f.DurationVar(&o.maxStreamAge, "max-stream-age", 0, "end each streaming call at this age, and have its client resume; 0: never")
-	f.IntVar(&o.maxSubscriptions, "max-subscriptions", defaultMaxSubscriptions, "how many streaming calls to serve at a time; further ones are refused")
+	f.IntVar(&o.maxSubscriptions, "max-subscriptions", defaultMaxSubscriptions, "how many streaming calls, and subscriptions of sessions, to serve at a time; further ones are refused")
+	f.IntVar(&o.maxSessionSubscriptions, "max-session-subscriptions", defaultMaxSessionSubscriptions, "how many of them one session may have")
 	f.StringVar(&o.instance, "instance", "", "this server's name in logs and pg_stat_activity (default: host name and process id)")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -149,6 +152,8 @@ func (o *serveOptions) check(ctx context.Context, env map[string]string, flags *
 		return usagef("--max-stream-age must be at least %s, or 0 for none", minStreamAge)
 	case o.maxSubscriptions < 1 || o.maxSubscriptions > mostSubscriptions:
 		return usagef("--max-subscriptions must be from 1 to %d", mostSubscriptions)
+	case o.maxSessionSubscriptions < 1 || o.maxSessionSubscriptions > mostSubscriptions:
+		return usagef("--max-session-subscriptions must be from 1 to %d", mostSubscriptions)
 	}
 	checkKind := o.checkPostgreSQL
 	if o.embedded() {

@@ -155,14 +155,15 @@ func (o *serveOptions) hubConfig(logger *slog.Logger) hub.Config {
 // serviceConfig is what a server is configured with before its store is known.
 func (o *serveOptions) serviceConfig(logger *slog.Logger) service.Config {
 	config := service.Config{
-		Logger:           logger,
-		DrainDelay:       o.drainDelay,
-		MaxStreamAge:     o.maxStreamAge,
-		MaxSubscriptions: o.maxSubscriptions,
-		RefuseEphemeral:  o.pollInterval > 0,
-		BusKind:          service.BusPostgreSQL,
-		Version:          buildVersion(),
-		Instance:         o.instance,
+		Logger:                  logger,
+		DrainDelay:              o.drainDelay,
+		MaxStreamAge:            o.maxStreamAge,
+		MaxSubscriptions:        o.maxSubscriptions,
+		MaxSessionSubscriptions: o.maxSessionSubscriptions,
+		RefuseEphemeral:         o.pollInterval > 0,
+		BusKind:                 service.BusPostgreSQL,
+		Version:                 buildVersion(),
+		Instance:                o.instance,
 	}
 	if o.drainDelay == 0 {
 		config.DrainDelay = -1 // none; 0 would be the default

@@ -154,7 +154,7 @@ func (s *stream) announceEphemeralLocked(t *tail, a *backlog.Announcement, frame
 		frame = s.hub.entryOf(a.Frame)
 	}
 	t.addEphemeral(frame, len(t.parked.list) == t.readers && len(s.former) == 0)
-	s.fitLocked(t)
+	s.fitLocked(t, hooks)
 	s.hub.counts.ephemeral.Add(1)
 	t.parked.wake(hooks)
 }

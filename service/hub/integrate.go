@@ -98,7 +98,7 @@ func (s *stream) openLocked(l backlog.Loaded, fresh []*entry, hooks *hooks) {
 	}
 	s.current = newTail(l, fresh)
 	s.current.announced = s.held.announcedOf(s.current.own)
-	s.fitLocked(s.current)
+	s.fitLocked(s.current, hooks)
 	if l.State.Closed {
 		s.closeLocked(s.current, true, hooks)
 	}
@@ -131,7 +131,7 @@ func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, told boo
 	t.announced = s.held.announcedOf(t.own)
 	t.replayable = l.State.Base.Sequence
 	t.add(fresh)
-	s.fitLocked(t)
+	s.fitLocked(t, hooks)
 	t.parked.wake(hooks)
 	if l.State.Closed {
 		s.closeLocked(t, told, hooks)
@@ -172,7 +172,7 @@ func (s *stream) continueLocked(t *tail, k known, l backlog.Loaded, fresh []*ent
 	t.replayable = state.Base.Sequence
 	before := t.head
 	t.merge(l.Before, fresh)
-	s.fitLocked(t)
+	s.fitLocked(t, hooks)
 	if t.ephemerals.lower(k.ephemeral, t.head.Sequence) || t.head != before {
 		t.parked.wake(hooks)
 	}
@@ -234,7 +234,7 @@ func (s *stream) readRestLocked(t *tail) {
 func (s *stream) restLocked(t *tail, entries []*entry, hooks *hooks) bool {
 	if len(entries) > 0 && t.readers > 0 {
 		t.add(entries)
-		s.fitLocked(t)
+		s.fitLocked(t, hooks)
 		t.parked.wake(hooks)
 		return true
 	}
@@ -247,7 +247,8 @@ func (s *stream) restLocked(t *tail, entries []*entry, hooks *hooks) bool {
 }
 
 // fitLocked keeps a tail within its bounds.
-func (s *stream) fitLocked(t *tail) {
+func (s *stream) fitLocked(t *tail, hooks *hooks) {
 	t.trim(s.hub.cfg.TailFrames, s.hub.cfg.TailBytes)
+	t.wakeLostLocked(hooks)
 	s.settleLocked(t)
 }

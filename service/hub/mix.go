@@ -15,6 +15,12 @@ func (s *Subscription) mixedLocked(maxBytes int) (Delivery, result) {
 		s.had = next[0].number
 		return s.outageLocked(), delivered
 	}
+	if maxBytes == 0 {
+		if len(next) > 0 && s.dueLocked(&next[0], at) {
+			return s.restLocked()
+		}
+		return Delivery{}, again
+	}
 	c := collector{maxBytes: maxBytes}
 	for {
 		if len(next) > 0 && s.dueLocked(&next[0], at) {

@@ -22,13 +22,13 @@ func (h *Hub) acquire(name backlog.StreamName) *stream {
 	return s
 }
 
-// release takes a reference back. A stream without references stays for the
+// release takes n references back. A stream without references stays for the
 // linger.
-func (h *Hub) release(s *stream) {
+func (h *Hub) release(s *stream, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.references--
-	h.subscribers--
+	s.references -= n
+	h.subscribers -= n
 	if s.references == 0 {
 		s.idleSince = time.Now()
 		h.idle = append(h.idle, idleStream{s, s.idleSince})

@@ -42,6 +42,7 @@ func (s *stream) wakeAll(hooks *hooks) {
 			continue
 		}
 		t.parked.wake(hooks)
+		t.wakeRestingLocked(hooks)
 		for _, p := range t.pages {
 			p.waiters.wake(hooks)
 		}

@@ -147,8 +147,7 @@ func (s *stream) announceFormerLocked(t *tail, a *backlog.Announcement, frame *e
 // appendLocked appends the frame that is next in line.
 func (s *stream) appendLocked(t *tail, a *backlog.Announcement, hooks *hooks) {
 	t.add([]*entry{s.hub.entryOf(a.Frame)})
-	t.trim(s.hub.cfg.TailFrames, s.hub.cfg.TailBytes)
-	s.settleLocked(t)
+	s.fitLocked(t, hooks)
 	s.used = time.Now()
 	s.hub.counts.appended.Add(1)
 	t.parked.wake(hooks)
@@ -291,12 +290,14 @@ func (s *stream) settleHeldLocked() {
 
 // shrink empties the stream's tails, gives up the ephemeral frames that are held, and returns the bytes that were freed.
 func (s *stream) shrink() int {
+	var hooks hooks
+	defer hooks.call()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.shrinkLocked()
+	return s.shrinkLocked(&hooks)
 }
 
-func (s *stream) shrinkLocked() int {
+func (s *stream) shrinkLocked(hooks *hooks) int {
 	freed := s.held.ephemeral.bytes
 	s.hub.counts.missed.Add(uint64(s.held.giveUpEphemerals()))
 	s.settleHeldLocked()
@@ -307,6 +308,7 @@ func (s *stream) shrinkLocked() int {
 		freed += t.bytes
 		t.empty()
 		t.emptyEphemerals()
+		t.wakeLostLocked(hooks)
 		s.settleLocked(t)
 	}
 	return freed
@@ -318,7 +320,7 @@ func (s *stream) remove() {
 	defer s.mu.Unlock()
 	s.removed = true
 	s.held = held{counted: s.held.counted}
-	s.shrinkLocked()
+	s.shrinkLocked(&hooks{}) // nobody waits
 }
 
 func (s *stream) queueLoadLocked() {

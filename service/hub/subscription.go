@@ -64,6 +64,8 @@ type Subscription struct {
 	// began is the sequence of the head when the subscription began, if it began in
 	// this tail: an ephemeral frame that follows a smaller one was committed before.
 	began uint64
+	// joined is how many others it stands for; see Join.
+	joined int
 }
 
 // turn is a Gap and the place after it. Without a reason it is only the place.
@@ -75,6 +77,9 @@ type turn struct {
 	// frames.
 	unannounced bool
 }
+
+// Stream returns the name of the subscription's stream.
+func (s *Subscription) Stream() backlog.StreamName { return s.stream.name }
 
 // Position returns the last position handed over, or where delivery begins. A
 // subscription that waits for a stream's first frame is at 0-0, and so is one whose
@@ -104,6 +109,16 @@ func (s *Subscription) SetWake(hook func()) {
 // The error is io.EOF after a Closed, ErrSubscriptionClosed after Close,
 // ErrSlowSubscriber, and before Subscribed what [Hub.Subscribe] says.
 func (s *Subscription) TryNext(maxBytes int) (Delivery, bool, error) {
+	return s.try(max(1, maxBytes))
+}
+
+// TryNotice is TryNext for who wants no frames for the time being: it stops before
+// them. The wake hook is then called for what comes nevertheless, the status and
+// ErrSlowSubscriber; for frames TryNext is called when they are wanted.
+func (s *Subscription) TryNotice() (Delivery, bool, error) { return s.try(0) }
+
+// try is TryNext, or with 0 TryNotice.
+func (s *Subscription) try(maxBytes int) (Delivery, bool, error) {
 	s.stream.mu.Lock()
 	defer s.stream.mu.Unlock()
 	if s.err != nil {
@@ -152,18 +167,24 @@ func (s *Subscription) wakeOnChannel() chan struct{} {
 	return s.wakeup
 }
 
-// Close ends the subscription. It may be called more than once.
+// Close ends the subscription, and all that it stands for. It may be called more than
+// once.
 func (s *Subscription) Close() {
-	if s.close() {
-		s.hub.release(s.stream)
+	if n := s.close(); n > 0 {
+		s.hub.release(s.stream, n)
 	}
 }
 
-func (s *Subscription) close() (first bool) {
+// close returns how many subscriptions have ended.
+func (s *Subscription) close() (ended int) {
 	s.stream.mu.Lock()
 	defer s.stream.mu.Unlock()
+	return s.closeLocked()
+}
+
+func (s *Subscription) closeLocked() (ended int) {
 	if s.closed {
-		return false
+		return 0
 	}
 	s.closed = true
 	s.err = ErrSubscriptionClosed
@@ -177,7 +198,7 @@ func (s *Subscription) close() (first bool) {
 	if s.wakeup != nil {
 		signal(s.wakeup)
 	}
-	return true
+	return 1 + s.joined
 }
 
 // fail ends a subscription that could not begin.
@@ -230,6 +251,8 @@ func (s *Subscription) stepLocked(maxBytes int) (Delivery, result) {
 	}
 	// Only durable frames, or a page of them first.
 	switch {
+	case maxBytes == 0 && (s.page != nil || s.cursor.Sequence < t.head.Sequence):
+		return s.restLocked()
 	case s.page != nil:
 		return s.fromPageLocked(maxBytes)
 	case s.cursor.Sequence < t.base.Sequence:

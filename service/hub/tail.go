@@ -84,8 +84,10 @@ type tail struct {
 
 	// readers counts the subscriptions whose cursor is in this tail.
 	readers int
-	// parked are those which wait at its end.
-	parked waiters
+	// parked are those which wait at its end, resting those which want no frames; nil
+	// if there was never one.
+	parked  waiters
+	resting *resting
 	// pages are those being read or used, by the sequence that they follow.
 	pages map[uint64]*page
 }

@@ -1,0 +1,334 @@
+package service
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// What an outlet hands to grpc before that has written it. grpc admits 64 KiB for a
+// call and then one message of any size; it blocks whoever sends another. A turn must
+// not be blocked, so three messages leave room for the fourth, and nothing else is in
+// flight with one that is larger than these.
+const (
+	// maxMessageBytes bounds a message that carries several frames.
+	maxMessageBytes = 16 << 10
+	maxInFlight     = 4
+)
+
+// source says what an outlet sends. Its methods are called with outlet.mu held, but
+// for wake hooks of its own, by one goroutine at a time.
+type source interface {
+	// nextLocked makes outlet.out the next message, unless there is none, and reports
+	// whether there is one. It does so even if there is no room: only then it is known
+	// that something waits, and how the call ends, if it has.
+	nextLocked() bool
+	// sentLocked is told that this message has been handed over, and reports whether to
+	// ask for another.
+	sentLocked(now time.Time) bool
+	// beganLocked reports whether the client has been told that the call has begun.
+	beganLocked() bool
+	// beatLocked makes a heartbeat the next message.
+	beatLocked()
+	// slowLocked is how the call ends whose client has taken nothing for too long.
+	slowLocked() *failure
+	// endOf is how the call ends when a send fails.
+	endOf(err error) error
+}
+
+// outlet is the sending side of a streaming call. It has no goroutine: what happens is
+// done in turns, which its sender gives it when its source, its client or its timer
+// woke it.
+type outlet struct {
+	server *Server
+	stream grpc.ServerStream
+	source source
+	flight *inFlight
+	// done has room for one: how the call ends.
+	done chan error
+
+	// woken is true while a turn is coming, ticked if the timer has woken it, and
+	// blocked while it waits for what is in flight.
+	woken, ticked, blocked atomic.Bool
+
+	mu sync.Mutex // guards what follows
+	// ended is set when the call has ended, or its handler is returning: grpc forbids
+	// a SendMsg that begins after that.
+	ended bool
+	// out is the next message if waiting is true, of so many bytes of frames, and final
+	// true if it is the last message.
+	out     outgoing
+	waiting bool
+	bytes   int
+	final   bool
+	// large is true while a message may be in flight that goes alone.
+	large bool
+	// sentAt is when something was last handed to grpc.
+	sentAt time.Time
+	// blockedAt is since when the next message waits for what is in flight, which was
+	// blockedBy then; zero if it does not.
+	blockedAt time.Time
+	blockedBy int64
+	// partAt is when the call is told to go, zero for never: because of its age, or
+	// because the server is draining. parting is how it then ends, and pressing is true
+	// if it was for the drain.
+	partAt   time.Time
+	draining bool
+	parting  *failure
+	pressing bool
+	// timer ticks when something is due, at tickAt.
+	timer  *time.Timer
+	tickAt time.Time
+}
+
+// open has the outlet send what its source says, when it is woken.
+func (o *outlet) open(s *Server, stream grpc.ServerStream, source source) {
+	now := time.Now()
+	o.server, o.stream, o.source = s, stream, source
+	o.done = make(chan error, 1)
+	o.sentAt = now
+	o.flight = newInFlight(connectionOf(stream.Context()), o.landed)
+	o.out.flight = o.flight
+	if age := s.ownStreamAge(); age > 0 {
+		o.partAt = now.Add(age)
+	}
+	o.startTimer(now)
+}
+
+// wait returns how the call ends, when it does.
+func (o *outlet) wait() error {
+	ending := o.server.ending
+	for {
+		select {
+		case err := <-o.done:
+			return err
+		case <-o.stream.Context().Done():
+			return failureOf(o.stream.Context().Err())
+		case <-ending:
+			ending = nil
+			// GOAWAY must go first.
+			o.partAfter(o.server.partingDelay())
+		}
+	}
+}
+
+// close ends it, if it has not ended. No turn sends anything afterwards.
+func (o *outlet) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.endLocked(nil)
+}
+
+func (o *outlet) wake() { o.server.sender.wake(o) }
+
+func (o *outlet) tick() {
+	o.ticked.Store(true)
+	o.wake()
+}
+
+// landed is called when nothing is in flight any more.
+func (o *outlet) landed() {
+	if o.blocked.Load() && o.blocked.Swap(false) {
+		o.wake()
+	}
+}
+
+// partAfter has the call told to go after a time, because the server is draining.
+func (o *outlet) partAfter(delay time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		return
+	}
+	now := time.Now()
+	o.partAt, o.draining = now.Add(delay), true
+	o.setTimerLocked(now)
+}
+
+// turn sends what there is to send, as far as that does not block.
+func (o *outlet) turn(now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	defer func() {
+		if p := recover(); p != nil {
+			o.endLocked(panicFailure(p))
+		}
+	}()
+	if o.ticked.Load() {
+		o.tickLocked(now)
+	}
+	for !o.ended && o.source.nextLocked() && o.roomLocked(now) {
+		if !o.sendLocked(now) {
+			return
+		}
+	}
+}
+
+// messageLocked makes a message, or nil for frames that are still to be set, the next
+// one.
+func (o *outlet) messageLocked(message any) {
+	o.out.frames, o.out.message, o.out.numbers, o.bytes = nil, message, nil, 0
+	o.waiting = true
+}
+
+// framesLocked makes frames the next message.
+func (o *outlet) framesLocked(frames encodedFrames) {
+	o.messageLocked(nil)
+	o.out.frames = frames
+	for _, f := range frames {
+		o.bytes += len(f)
+	}
+}
+
+// forgetLocked gives up the next message.
+func (o *outlet) forgetLocked() {
+	o.waiting, o.out.frames, o.out.message, o.out.numbers = false, nil, nil, nil
+}
+
+// roomLocked reports whether the next message can be sent without being blocked. If
+// not, there will be a turn when everything in flight has been written.
+func (o *outlet) roomLocked(now time.Time) bool {
+	inFlight := o.flight.references.Load()
+	if inFlight == 0 {
+		o.large = false
+	}
+	if inFlight < o.mostInFlight() {
+		return true
+	}
+	o.blocked.Store(true)
+	if o.flight.references.Load() == 0 {
+		o.blocked.Store(false)
+		return true
+	}
+	if o.blockedAt.IsZero() {
+		o.blockedAt, o.blockedBy = now, inFlight
+		if o.nextTick(now).Before(o.tickAt) {
+			o.setTimerLocked(now)
+		}
+	}
+	return false
+}
+
+// mostInFlight is how many messages may be in flight with the next one.
+func (o *outlet) mostInFlight() int64 {
+	if o.large || o.bytes > maxMessageBytes {
+		return 1
+	}
+	return maxInFlight
+}
+
+// sendLocked reports whether there may be more to send.
+func (o *outlet) sendLocked(now time.Time) bool {
+	err := o.stream.SendMsg(&o.out)
+	o.forgetLocked()
+	o.large = o.large || o.bytes > maxMessageBytes
+	switch {
+	case err != nil:
+		o.endLocked(o.source.endOf(err))
+		return false
+	case o.final:
+		o.endLocked(o.parting)
+	}
+	o.sentAt = now
+	o.blockedAt, o.blockedBy = time.Time{}, 0
+	return o.source.sentLocked(now)
+}
+
+// tickLocked does what is due.
+func (o *outlet) tickLocked(now time.Time) {
+	o.ticked.Store(false)
+	if inFlight := o.flight.references.Load(); inFlight < o.blockedBy {
+		o.blockedAt, o.blockedBy = now, inFlight // it has taken something
+	}
+	switch {
+	case o.ended:
+		return
+	case !o.blockedAt.IsZero() && now.Sub(o.blockedAt) >= o.patience():
+		o.endLocked(o.stalled())
+		return
+	case !o.partAt.IsZero() && !now.Before(o.partAt):
+		o.partDueLocked(now)
+	case !o.waiting && now.Sub(o.sentAt) >= o.server.cfg.Heartbeat && o.source.beganLocked():
+		o.source.beatLocked()
+	}
+	o.setTimerLocked(now)
+}
+
+// partDueLocked tells the call to go. One that is too old waits for that while a new
+// one could not begin.
+func (o *outlet) partDueLocked(now time.Time) {
+	if !o.draining && (!o.source.beganLocked() || o.server.bus.Current().Number == 0) {
+		o.partAt = now.Add(time.Second + rand.N(o.server.cfg.MaxStreamAge/10+1))
+		return
+	}
+	o.partAt = time.Time{}
+	if !o.draining {
+		o.parting = oldAgeFailure(retryIn())
+		return
+	}
+	o.parting, o.pressing = drainingFailure(retryIn()), true
+	if !o.blockedAt.IsZero() {
+		o.blockedAt = now
+	}
+}
+
+// patience is how long the client may take nothing while something waits.
+func (o *outlet) patience() time.Duration {
+	if o.pressing {
+		return min(o.server.cfg.WriteTimeout, lastWords)
+	}
+	// No shorter for a call that is too old: nothing presses, as at a drain.
+	return o.server.cfg.WriteTimeout
+}
+
+// stalled is how the call ends whose client has taken nothing for that long.
+func (o *outlet) stalled() error {
+	if o.pressing {
+		return o.parting
+	}
+	return o.source.slowLocked()
+}
+
+func (o *outlet) startTimer(now time.Time) {
+	o.mu.Lock() // the timer may tick before it is known here
+	defer o.mu.Unlock()
+	o.tickAt = o.nextTick(now)
+	o.timer = time.AfterFunc(o.tickAt.Sub(now), o.tick)
+}
+
+func (o *outlet) setTimerLocked(now time.Time) {
+	o.tickAt = o.nextTick(now)
+	o.timer.Reset(o.tickAt.Sub(now))
+}
+
+// nextTick is when something will be due.
+func (o *outlet) nextTick(now time.Time) time.Time {
+	next := o.sentAt.Add(o.server.cfg.Heartbeat)
+	if !next.After(now) {
+		next = now.Add(o.server.cfg.Heartbeat)
+	}
+	if !o.partAt.IsZero() && o.partAt.Before(next) {
+		next = o.partAt
+	}
+	if !o.blockedAt.IsZero() {
+		if stalled := o.blockedAt.Add(o.patience()); stalled.Before(next) {
+			next = stalled
+		}
+	}
+	return next
+}
+
+// endLocked has the handler return err, unless it does already.
+func (o *outlet) endLocked(err error) {
+	if o.ended {
+		return
+	}
+	o.ended = true
+	o.forgetLocked()
+	o.blocked.Store(false)
+	o.timer.Stop()
+	o.done <- err
+}
