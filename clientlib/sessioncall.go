@@ -142,6 +142,9 @@ func (s *session) dispatch(response *fanfarev1.SessionResponse, r *recovery) *Er
 	for _, m := range s.addresseesLocked(response.GetNumbers()) {
 		s.deliverLocked(m, response)
 	}
+	if response.GetClosed() != nil {
+		s.freeLocked(response.GetNumbers())
+	}
 	if response.GetSubscribed() != nil {
 		r.acknowledge()
 	}
@@ -172,6 +175,16 @@ func (s *session) deliverLocked(m *member, response *fanfarev1.SessionResponse) 
 	case err != nil:
 		s.abandonLocked(m)
 		s.interruptLocked(m, errorOf(err))
+	}
+}
+
+// freeLocked frees numbers of members that left: Closed came before the server heard of
+// that.
+func (s *session) freeLocked(numbers []uint32) {
+	for _, n := range numbers {
+		if s.numbers[n] == nil {
+			delete(s.numbers, n)
+		}
 	}
 }
 

@@ -23,13 +23,10 @@ func onEachWay(t *testing.T, test func(t *testing.T, w *world)) {
 			t.Parallel()
 			r := servicetest.Start(t, "sqlite::memory:", func(c *servicetest.Config) { c.Service.Heartbeat = 100 * time.Millisecond })
 			w := &world{t: t, replica: r, direct: newClient(t, []string{r.Addr})}
-			if address := r.Addr; session {
+			if session {
 				w.options = []clientlib.Option{clientlib.WithSession()}
-				w.bridge, address = startBridge(t, r.Client)
-				w.proxy = pgtest.Proxy(t, address)
-			} else {
-				w.proxy = pgtest.Proxy(t, address)
 			}
+			w.proxy = pgtest.Proxy(t, r.Addr)
 			w.client = newClient(t, []string{w.proxy.Addr()}, w.options...)
 			test(t, w)
 		})
@@ -43,7 +40,6 @@ type world struct {
 	proxy   *pgtest.ProxyServer
 	options []clientlib.Option
 	client  *clientlib.Client
-	bridge  *bridge
 	// direct publishes, whatever the proxy does.
 	direct *clientlib.Client
 }
