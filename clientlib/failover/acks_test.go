@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,9 +12,9 @@ import (
 const ackLimit = 30 * time.Second
 
 // watched returns acks of a method and whether they have expired.
-func watched(method string) (*acks, *bool) {
-	expired := new(bool)
-	return newAcks(method, ackLimit, func() { *expired = true }), expired
+func watched(method string) (*acks, *atomic.Bool) {
+	expired := new(atomic.Bool)
+	return newAcks(method, ackLimit, func() { expired.Store(true) }), expired
 }
 
 func subscribeRequest(number uint32) *fanfarev1.SessionRequest {
@@ -40,12 +41,12 @@ func TestOnlyWaitingForTheHubCounts(t *testing.T) {
 		pass(ackLimit - time.Second)
 		a.waiting(false)
 		pass(10 * ackLimit)
-		if *expired {
+		if expired.Load() {
 			t.Fatal("expired although the client has waited for less")
 		}
 		a.waiting(true)
 		pass(2 * time.Second)
-		if !*expired {
+		if !expired.Load() {
 			t.Error("not expired after the client has waited for all of it")
 		}
 	})
@@ -60,7 +61,7 @@ func TestAnyAnswerEndsTheWait(t *testing.T) {
 		a.received(&fanfarev1.SubscribeResponse{})
 		a.waiting(true)
 		pass(10 * ackLimit)
-		if *expired {
+		if expired.Load() {
 			t.Error("expired although the hub has answered")
 		}
 	})
@@ -79,11 +80,11 @@ func TestSessionsAwaitEachSubscription(t *testing.T) {
 		a.received(subscribedResponse(1))
 		a.received(&fanfarev1.SessionResponse{Numbers: []uint32{2}, Notice: &fanfarev1.SessionResponse_Progress{}})
 		pass(ackLimit - time.Second)
-		if *expired {
+		if expired.Load() {
 			t.Fatal("expired although there was an answer in the meantime")
 		}
 		pass(2 * time.Second)
-		if !*expired {
+		if !expired.Load() {
 			t.Error("not expired although subscription 2 was never answered")
 		}
 	})
@@ -104,7 +105,7 @@ func TestRefusalsAreAnswers(t *testing.T) {
 					t.Error("taken for an eviction")
 				}
 				pass(10 * ackLimit)
-				if *expired {
+				if expired.Load() {
 					t.Error("expired although the hub has answered")
 				}
 			})

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fanfare-io/fanfare/clientlib"
 	"github.com/fanfare-io/fanfare/clientlib/failover"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
@@ -273,6 +274,11 @@ func (mute) Subscribe(_ *fanfarev1.SubscribeRequest, s fanfarev1.FanfareService_
 	return s.Context().Err()
 }
 
+func (mute) Session(s fanfarev1.FanfareService_SessionServer) error {
+	<-s.Context().Done()
+	return s.Context().Err()
+}
+
 func (mute) Publish(ctx context.Context, _ *fanfarev1.PublishRequest) (*fanfarev1.PublishResponse, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
@@ -284,13 +290,7 @@ func (mute) Publish(ctx context.Context, _ *fanfarev1.PublishRequest) (*fanfarev
 func TestSubscriptionsThatAreNotAcknowledged(t *testing.T) {
 	t.Parallel()
 	database, path := migrated(t), socketIn(t)
-	g := grpc.NewServer()
-	fanfarev1.RegisterFanfareServiceServer(g, mute{})
-	lis := listenAt(t, path)
-	served := make(chan struct{})
-	go func() { defer close(served); _ = g.Serve(lis) }()
-	t.Cleanup(func() { g.Stop(); <-served })
-
+	serveMute(t, path)
 	w := newWorker(t, path, database, func(cfg *failover.Config) { cfg.AckTimeout = 300 * time.Millisecond })
 	published := make(chan error, 1)
 	go func() {
@@ -310,6 +310,38 @@ func TestSubscriptionsThatAreNotAcknowledged(t *testing.T) {
 	}
 	w.publish("b")
 	w.subscribe(nil).want("b")
+}
+
+// The same of a session, whose subscriptions are answered one by one.
+func TestSessionsThatAreNotAcknowledged(t *testing.T) {
+	t.Parallel()
+	database, path := migrated(t), socketIn(t)
+	serveMute(t, path)
+	w := newWorker(t, path, database, func(cfg *failover.Config) { cfg.AckTimeout = 300 * time.Millisecond })
+	client := clientlib.New(w, clientlib.WithSession())
+	defer client.Close()
+	sub := client.Subscribe(patient(t), clientlib.Stream{Channel: "c", Scope: "s"}, clientlib.Oldest())
+	for {
+		event, err := sub.Next(patient(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := event.(*clientlib.Subscribed); ok {
+			break
+		}
+	}
+	w.mustHaveLeft(failover.NotAcknowledged)
+}
+
+// serveMute has a mute hub serve on a socket.
+func serveMute(t *testing.T, path string) {
+	t.Helper()
+	g := grpc.NewServer()
+	fanfarev1.RegisterFanfareServiceServer(g, mute{})
+	lis := listenAt(t, path)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = g.Serve(lis) }()
+	t.Cleanup(func() { g.Stop(); <-served })
 }
 
 // Calls may be as old as the server says; then they begin anew, at the hub.
