@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 PROTOC_GEN_GO_VERSION := v1.36.12
 PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
 PROTOC_GEN_ES_VERSION := 2.17.0
-# Those of Debian 12 and 13 and Ubuntu 24.04.
+# What Debian 12 and 13 and Ubuntu 24.04 have.
 PROTOC_VERSION := 3.21.12
 PROTOC_GRPC_VERSION := 1.51.1
 STATICCHECK_VERSION := v0.8.1
@@ -24,6 +24,8 @@ PROTOC_GEN_GO_GRPC := $(TOOLS)/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION)/
 PROTOC_GEN_ES := $(TOOLS)/protoc-gen-es-$(PROTOC_GEN_ES_VERSION)/node_modules/.bin/protoc-gen-es
 # Runs a command that finds protoc, and its plugin for Python.
 WITH_PROTOC := $(TOOLS)/protoc-$(PROTOC_VERSION)/run
+# Also the plugins and libraries for Java and C++.
+WITH_JAVA_CPP := $(TOOLS)/java-cpp-$(PROTOC_VERSION)/run
 STATICCHECK := $(TOOLS)/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 HEALTH_PROBE := $(TOOLS)/grpc-health-probe-$(HEALTH_PROBE_VERSION)/grpc-health-probe
 
@@ -116,9 +118,28 @@ checkgenerate: $(GENERATORS) ## Check that gen/ is what the protocol generates
 	$(MAKE) '$(WITH_PROTOC)'; \
 	out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
 	$(GENERATE) --output "$$out"; \
-	diff -r "$$out/gen" gen || { echo 'gen/ is out of date: run make generate'; exit 1; }
+	diff -r -x __pycache__ "$$out/gen" gen || { echo 'gen/ is out of date: run make generate'; exit 1; }
 
 GENERATE = PATH='$(subst $() ,:,$(dir $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(PROTOC_GEN_ES)))':"$$PATH" $(WITH_PROTOC) $(BUF) generate
+
+STUBS := $(BIN)/stubs
+
+# Java and C++ are not in gen/: their code runs with the libraries of the very release
+# that generated it.
+.PHONY: checkstubs
+checkstubs: ## Check that what the protocol generates for Java and C++ compiles
+	@for tool in apt-get npm javac g++; do \
+	command -v "$$tool" >/dev/null || { echo "Java and C++ are not generated and compiled: there is no $$tool here"; exit 0; }; \
+	done; \
+	$(MAKE) '$(STUBS)/compiled'
+
+$(STUBS)/compiled: buf.gen.java-cpp.yaml $(wildcard proto/fanfare/v1/*.proto) | $(BUF) $(WITH_JAVA_CPP)
+	rm -rf '$(STUBS)'
+	$(WITH_JAVA_CPP) $(BUF) generate --template buf.gen.java-cpp.yaml --output '$(STUBS)'
+	find '$(STUBS)/java' -name '*.java' >'$(STUBS)/sources'
+	$(WITH_JAVA_CPP) javac -nowarn -proc:none -d '$(STUBS)/classes' @'$(STUBS)/sources'
+	cd '$(STUBS)/cpp' && $(WITH_JAVA_CPP) g++ -c -I. fanfare/v1/*.cc
+	touch '$@'
 
 .PHONY: clean
 clean: ## Remove what was built, and the tools
@@ -138,6 +159,11 @@ $(PROTOC_GEN_ES):
 
 $(WITH_PROTOC):
 	deploy/debian.sh '$(@D)' protobuf-compiler=$(PROTOC_VERSION) protobuf-compiler-grpc=$(PROTOC_GRPC_VERSION)
+
+$(WITH_JAVA_CPP):
+	deploy/debian.sh '$(@D)' protobuf-compiler=$(PROTOC_VERSION) \
+		libprotobuf-java=$(PROTOC_VERSION) protobuf-compiler-grpc-java-plugin libgrpc-java libguava-java libgeronimo-annotation-1.3-spec-java \
+		libprotobuf-dev=$(PROTOC_VERSION) protobuf-compiler-grpc=$(PROTOC_GRPC_VERSION) libgrpc++-dev=$(PROTOC_GRPC_VERSION)
 
 $(STATICCHECK):
 	GOBIN='$(@D)' go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)

@@ -6,8 +6,8 @@
 #
 # makes DIRECTORY with the packages and what they depend on, as far as this machine
 # has not installed it, and DIRECTORY/run: "DIRECTORY/run COMMAND…" runs a command
-# that finds their programs, libraries, headers and Python modules. VERSION is what
-# a package's version must begin with.
+# that finds their programs, libraries, headers, Java classes and Python modules.
+# VERSION is what a package's version must begin with.
 set -euo pipefail
 
 fail() {
@@ -81,6 +81,8 @@ if [ ${#libraries[@]} -gt 0 ]; then
 	export LD_LIBRARY_PATH="$(join "${libraries[@]}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 	export LIBRARY_PATH="$(join "${libraries[@]}")${LIBRARY_PATH:+:$LIBRARY_PATH}"
 fi
+# Java looks for what is unpacked and for what is installed.
+export CLASSPATH="$here/usr/share/java/*:/usr/share/java/*${CLASSPATH:+:$CLASSPATH}"
 export CPATH="$here/usr/include${CPATH:+:$CPATH}"
 exec "$@"
 RUN

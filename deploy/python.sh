@@ -9,6 +9,9 @@
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
+# gen/ holds what was generated and nothing else.
+export PYTHONDONTWRITEBYTECODE=1
+
 has_both() { "$1" -c 'import grpc.aio, google.protobuf' 2>/dev/null; }
 
 if [ -n "${FANFARE_PYTHON:-}" ]; then
