@@ -1,6 +1,7 @@
 // Builds dist/ (ES modules and CommonJS) and, for tests and the conformance
 // agent, build/. The protocol's generated code is copied in from gen/ts, where
-// that of every language is, since a package cannot reach outside of itself.
+// that of every language is, and the license, since a package cannot reach
+// outside of itself.
 import { execFileSync } from 'node:child_process';
 import { cpSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -13,6 +14,7 @@ for (const built of ['dist', 'build/js', 'src/gen']) {
   rmSync(built, { recursive: true, force: true });
 }
 cpSync('../../gen/ts', 'src/gen', { recursive: true });
+cpSync('../../LICENSE', 'LICENSE');
 mkdirSync('dist/cjs', { recursive: true });
 
 // What CommonJS gets is compiled from the same sources. tsc takes the kind of

@@ -45,6 +45,11 @@ export class Proxy {
     return proxy;
   }
 
+  /** Connections that are open. */
+  get open(): number {
+    return this.#pairs.size;
+  }
+
   /** From now on nothing of what the server sends arrives. */
   hold(): void {
     this.#held = true;

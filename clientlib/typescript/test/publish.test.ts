@@ -138,6 +138,18 @@ test('a client that is closed publishes no more', async (t) => {
   await assert.rejects(client.publish({ channel: 'c', scope: 's' }), { code: 'CANCELLED' });
 });
 
+test('each client has one connection of its own, which is closed with it', async (t) => {
+  const wire = await Proxy.start(t, (await Server.start(t)).address);
+  const clients = [newClient(t, wire.address), newClient(t, wire.address)];
+  for (const client of [...clients, ...clients]) {
+    await client.publish({ channel: 'c', scope: 's' });
+  }
+  assert.equal(wire.open, 2);
+  clients[0]!.close();
+  await until('one connection is closed', () => wire.open === 1);
+  await clients[1]!.publish({ channel: 'c', scope: 's' });
+});
+
 test('a client without a target is refused', () => {
   assert.throws(() => new Client({ targets: [] }), TypeError);
 });
