@@ -7,7 +7,7 @@ exec >&2
 
 for tool in node npm; do
   if ! command -v "$tool" >/dev/null; then
-    echo "$tool is not installed; the TypeScript client needs Node.js 18.17 or newer: apt-get install nodejs npm, or https://nodejs.org/" 
+    echo "$tool is not installed; the TypeScript client needs Node.js 18.17 or newer: apt-get install nodejs npm, or https://nodejs.org/"
     exit 1
   fi
 done
