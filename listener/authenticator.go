@@ -7,8 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"io"
 	"slices"
+
+	"github.com/fanfare-io/fanfare/backlog"
 )
 
 // Errors of judging an envelope.
@@ -96,7 +97,11 @@ func (a *Authenticator) Connected(c Connected) {
 // Open judges a notification and reads it. Errors are ErrUnknownVersion,
 // ErrUnreadable, ErrUnknownKey, ErrForged and ErrReplayed. After ErrUnknownKey
 // and ErrForged the same notification may be judged again with other keys.
-func (a *Authenticator) Open(n Notification) (Envelope, error) {
+func (a *Authenticator) Open(n Notification) (Envelope, error) { return a.open(n, nil) }
+
+// open is Open that reads only what is announced of streams that are heard, if hears
+// is not nil.
+func (a *Authenticator) open(n Notification, hears func(backlog.StreamName) bool) (Envelope, error) {
 	h, err := parseHeader(n.Payload)
 	if err != nil {
 		return Envelope{}, err
@@ -114,7 +119,7 @@ func (a *Authenticator) Open(n Notification) (Envelope, error) {
 	if err := a.advance(h.PID, mark{h.Transaction, h.Index}); err != nil {
 		return Envelope{}, err
 	}
-	e, err := h.open()
+	e, err := h.open(hears)
 	if err != nil {
 		return Envelope{}, errUnreadableEntry
 	}
@@ -164,8 +169,12 @@ func (a *Authenticator) forget() {
 // signer makes digests: HMAC-SHA-256, RFC 2104. It is for one goroutine.
 type signer struct {
 	mac hash.Hash
-	sum [sha256.Size]byte
-	hex [2 * sha256.Size]byte
+	// text is what is signed: a hash takes no strings.
+	text []byte
+	sum  [sha256.Size]byte
+	hex  [2 * sha256.Size]byte
+	// given is a digest that is compared.
+	given [2 * sha256.Size]byte
 }
 
 func newSigner(secret []byte) *signer { return &signer{mac: hmac.New(sha256.New, secret)} }
@@ -176,13 +185,14 @@ func (s *signer) digest(prefix, rest string) string { return string(s.sign(prefi
 // sign is digest; the result is valid until the next call.
 func (s *signer) sign(prefix, rest string) []byte {
 	s.mac.Reset()
-	_, _ = io.WriteString(s.mac, prefix) // a hash never fails
-	_, _ = io.WriteString(s.mac, rest)
+	s.text = append(append(s.text[:0], prefix...), rest...)
+	_, _ = s.mac.Write(s.text) // a hash never fails
 	hex.Encode(s.hex[:], s.mac.Sum(s.sum[:0]))
 	return s.hex[:]
 }
 
 // signed reports whether digest is that of the envelope.
 func (s *signer) signed(prefix, rest, digest string) bool {
-	return hmac.Equal(s.sign(prefix, rest), []byte(digest))
+	n := copy(s.given[:], digest)
+	return n == len(digest) && hmac.Equal(s.sign(prefix, rest), s.given[:n])
 }

@@ -26,15 +26,20 @@ const (
 	maxPassed = 1024
 )
 
-// Sink is what a Bus calls: the hub. Its methods are called by one goroutine at
-// a time and do not block on a store or a consumer.
+// Sink is what a Bus calls: the hub. Its methods, but for Hears, are called by one
+// goroutine at a time and do not block on a store or a consumer.
 type Sink interface {
 	// Listening says that a new listening is active. Announcements since the one
 	// before may have been lost.
 	Listening(l backlog.Listening)
 	// Lost says that the current listening has ended.
 	Lost(err error)
-	// Announce delivers announcements in the order of commit. The sink owns them.
+	// Hears reports whether what is announced of a stream matters to anybody. What is
+	// not heard need not be announced. It may be called by another goroutine than the rest,
+	// at any time, and blocks on nothing. It keeps nothing of the name.
+	Hears(stream backlog.StreamName) bool
+	// Announce delivers announcements in the order of commit, at least those of
+	// streams that are heard. The sink owns them.
 	Announce(announcements []backlog.Announcement)
 	// Hint says that something may have been announced that could not be read or
 	// is not authentic, or that bounds of streams were changed. It comes at most
@@ -48,8 +53,9 @@ type Sink interface {
 
 // BusStats counts what a Bus has seen.
 type BusStats struct {
-	// Envelopes were authentic, and carried Announcements.
-	Envelopes, Announcements uint64
+	// Envelopes were authentic, and carried Announcements, of which Unheard were of
+	// streams that nobody hears.
+	Envelopes, Announcements, Unheard uint64
 	// Refused notifications, by reason.
 	Unreadable, UnknownVersion, UnknownKey, Forged, Replayed uint64
 	// SkippedEntries of authentic envelopes are of a kind this program does not
@@ -67,7 +73,8 @@ type BusStats struct {
 
 // Bus turns the notifications of one notify channel into announcements: it
 // judges, reads and passes on. It works in a goroutine of its own, so that
-// neither a slow sink nor a reload of the keys holds up the listener.
+// neither a slow sink nor a reload of the keys holds up the listener; only where
+// nothing has to wait, a notification is judged as it comes (see [inbox]).
 type Bus struct {
 	listener      *Listener
 	notifyChannel string
@@ -76,7 +83,8 @@ type Bus struct {
 	inbox         *inbox
 	counters      busCounters
 
-	// Run's goroutine alone uses these.
+	// Run's goroutine alone uses these; while it rests, the first two are guarded by
+	// the inbox.
 	authenticator *Authenticator
 	assembler     *assembler
 	logs          throttle
@@ -94,7 +102,7 @@ type Bus struct {
 }
 
 type busCounters struct {
-	envelopes, announcements, unreadable, unknownVersion, unknownKey, forged, replayed,
+	envelopes, announcements, unheard, unreadable, unknownVersion, unknownKey, forged, replayed,
 	skippedEntries, brokenEntries, overflows, hints, missed, reloads atomic.Uint64
 }
 
@@ -121,6 +129,7 @@ func NewBus(l *Listener, notifyChannel string, keys func(context.Context) ([]Key
 // Run passes announcements to sink until ctx ends, and then returns nil. It may
 // be called once.
 func (b *Bus) Run(ctx context.Context, sink Sink) error {
+	b.inbox.open = func(i *item) bool { return b.open(sink, i) }
 	detach, err := b.listener.Attach(b.notifyChannel, b.inbox)
 	if err != nil {
 		return err
@@ -130,6 +139,7 @@ func (b *Bus) Run(ctx context.Context, sink Sink) error {
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	for {
+		b.inbox.rest()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -165,7 +175,7 @@ func (b *Bus) Current() backlog.Listening {
 func (b *Bus) Stats() BusStats {
 	c := &b.counters
 	return BusStats{
-		Envelopes: c.envelopes.Load(), Announcements: c.announcements.Load(),
+		Envelopes: c.envelopes.Load(), Announcements: c.announcements.Load(), Unheard: c.unheard.Load(),
 		Unreadable: c.unreadable.Load(), UnknownVersion: c.unknownVersion.Load(), UnknownKey: c.unknownKey.Load(),
 		Forged: c.forged.Load(), Replayed: c.replayed.Load(),
 		SkippedEntries: c.skippedEntries.Load(), BrokenEntries: c.brokenEntries.Load(),
@@ -209,7 +219,7 @@ func (b *Bus) pass(ctx context.Context, sink Sink, items []item) {
 			b.passEvent(ctx, sink, i)
 			continue
 		}
-		announcements := b.judge(ctx, i.notification)
+		announcements := b.judge(ctx, sink, i)
 		if b.missed.now() {
 			flush()
 			b.miss(sink)
@@ -247,13 +257,43 @@ func (b *Bus) passEvent(ctx context.Context, sink Sink, i item) {
 	}
 }
 
-// judge returns the announcements of a notification, none if it is refused.
-func (b *Bus) judge(ctx context.Context, n Notification) []backlog.Announcement {
-	envelope, err := b.authenticator.Open(n)
+// open judges a notification on the goroutine that received it, and reports whether
+// nothing is left to do, since nobody hears what it announces. It waits for nothing:
+// what takes keys, or is to be told, is left to Run's goroutine.
+func (b *Bus) open(sink Sink, i *item) (done bool) {
+	envelope, err := b.authenticator.open(i.notification, sink.Hears)
+	if err == nil && b.assembler.next == 0 && envelope.tellsNothing() {
+		b.count(&envelope)
+		return true
+	}
+	i.verdict = &verdict{envelope, err}
+	return false
+}
+
+// tellsNothing reports whether nobody hears what an envelope announces.
+func (e *Envelope) tellsNothing() bool {
+	return len(e.Announcements) == 0 && len(e.Parts) == 0 && !e.Hint && e.Skipped == 0
+}
+
+func (b *Bus) count(e *Envelope) {
+	b.counters.envelopes.Add(1)
+	b.counters.announcements.Add(uint64(len(e.Announcements) + e.Unheard))
+	b.counters.unheard.Add(uint64(e.Unheard))
+}
+
+// judge returns the announcements of a notification that are heard, none if it is
+// refused.
+func (b *Bus) judge(ctx context.Context, sink Sink, i item) []backlog.Announcement {
+	n := i.notification
+	if i.verdict == nil {
+		i.verdict = &verdict{}
+		i.verdict.envelope, i.verdict.err = b.authenticator.open(n, sink.Hears)
+	}
+	envelope, err := i.verdict.envelope, i.verdict.err
 	// Known keys may have been replaced under their ids, in a schema made anew.
 	if errors.Is(err, ErrUnknownKey) || errors.Is(err, ErrForged) && !errors.Is(err, errOtherProcess) {
 		if b.reload(ctx) {
-			envelope, err = b.authenticator.Open(n)
+			envelope, err = b.authenticator.open(n, sink.Hears)
 		} else {
 			b.mayHaveMissed() // it may be signed with a key that could not be got
 		}
@@ -263,8 +303,7 @@ func (b *Bus) judge(ctx context.Context, n Notification) []backlog.Announcement 
 		return nil
 	}
 	b.broke(b.assembler.join(&envelope, time.Now()))
-	b.counters.envelopes.Add(1)
-	b.counters.announcements.Add(uint64(len(envelope.Announcements)))
+	b.count(&envelope)
 	b.counters.skippedEntries.Add(uint64(envelope.Skipped))
 	if envelope.Hint {
 		b.hints.due = true

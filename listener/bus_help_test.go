@@ -28,6 +28,7 @@ type sink struct {
 }
 
 func (s *sink) Listening(l backlog.Listening) { s.event(fmt.Sprintf("listening %d", l.Number)) }
+func (s *sink) Hears(backlog.StreamName) bool { return true }
 func (s *sink) Lost(error)                    { s.event("lost") }
 
 func (s *sink) event(e string) {

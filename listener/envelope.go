@@ -64,6 +64,9 @@ type Envelope struct {
 	Parts []Part
 	// Skipped counts entries of a kind that this program does not know.
 	Skipped int
+	// Unheard counts announcements that were not read, since nobody hears their
+	// streams.
+	Unheard int
 }
 
 // Part is a part of an entry that is split over consecutive envelopes of one
@@ -89,7 +92,7 @@ func DecodeEnvelope(payload string) (Envelope, error) {
 	if err != nil {
 		return Envelope{}, err
 	}
-	return h.open()
+	return h.open(nil)
 }
 
 // header is an envelope whose entries have not been read.
@@ -118,9 +121,11 @@ func parseHeader(payload string) (header, error) {
 	if i := strings.IndexByte(line, '\n'); i >= 0 {
 		line, h.entries = line[:i], line[i:]
 	}
-	fields := strings.Split(line, "\t")
-	if len(fields) < 4 {
-		return header{}, ErrUnreadable
+	var fields [4]string
+	for i := range fields {
+		if fields[i], line, found = strings.Cut(line, "\t"); !found && i < len(fields)-1 {
+			return header{}, ErrUnreadable
+		}
 	}
 	var n numbers
 	h.KeyID = int64(n.parse(id, 63))
@@ -146,19 +151,43 @@ func versionError(payload string) error {
 	return ErrUnreadable
 }
 
-// open reads the entries.
-func (h *header) open() (Envelope, error) {
+// open reads the entries; if hears is not nil, only those about streams that are
+// heard, which are found by their names before anything else is read.
+func (h *header) open(hears func(backlog.StreamName) bool) (Envelope, error) {
 	e := h.Envelope
-	if h.entries == "" {
-		return e, nil
-	}
-	e.Announcements = make([]backlog.Announcement, 0, strings.Count(h.entries, "\n"))
-	for entry := range strings.SplitSeq(h.entries[1:], "\n") {
+	for rest, entry := h.entries, ""; rest != ""; {
+		entry, rest = rest[1:], ""
+		if i := strings.IndexByte(entry, '\n'); i >= 0 {
+			entry, rest = entry[:i], entry[i:]
+		}
+		if hears != nil {
+			if stream, ok := streamOf(entry); ok && !hears(stream) {
+				e.Unheard++
+				continue
+			}
+		}
+		if e.Announcements == nil {
+			e.Announcements = make([]backlog.Announcement, 0, 1+strings.Count(rest, "\n"))
+		}
 		if err := e.read(entry); err != nil {
 			return Envelope{}, err
 		}
 	}
 	return e, nil
+}
+
+// streamOf returns the stream that an entry is about; ok is false if it is about none,
+// or of a kind that is not known. Nothing is copied.
+func streamOf(entry string) (stream backlog.StreamName, ok bool) {
+	if len(entry) < 2 || entry[1] != '\t' || strings.IndexByte("DPCE", entry[0]) < 0 {
+		return stream, false
+	}
+	var rest string
+	if stream.Channel, rest, ok = strings.Cut(entry[2:], "\t"); !ok {
+		return stream, false
+	}
+	stream.Scope, _, ok = strings.Cut(rest, "\t")
+	return stream, ok
 }
 
 // read reads an entry and adds what it says.

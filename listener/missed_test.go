@@ -21,6 +21,7 @@ type diary struct {
 	entries []string
 	missed  []time.Time
 	stuck   chan struct{} // Announce waits for it if not nil
+	unheard string        // the scope of streams that nobody hears, if not empty
 }
 
 func (d *diary) write(entry string) {
@@ -32,6 +33,8 @@ func (d *diary) write(entry string) {
 func (d *diary) Listening(backlog.Listening) { d.write("listening") }
 func (d *diary) Lost(error)                  { d.write("lost") }
 func (d *diary) Hint()                       { d.write("hint") }
+
+func (d *diary) Hears(s backlog.StreamName) bool { return d.unheard == "" || s.Scope != d.unheard }
 
 func (d *diary) Missed() {
 	d.write("missed")

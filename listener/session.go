@@ -306,15 +306,34 @@ func (s *session) wait(ctx context.Context) error {
 		return nil
 	}
 	defer s.listener.waitEnded()
+	defer s.endReadsWith(ctx)()
 	// Steady traffic must not keep pings and changes waiting.
 	for ctx.Err() == nil {
-		err := s.conn.WaitForNotification(ctx)
+		// pgconn would begin to watch ctx, and stop, for each notification.
+		err := s.conn.WaitForNotification(context.Background())
 		s.deliver()
 		if err != nil && (ctx.Err() == nil || s.conn.IsClosed()) {
 			return explain(err)
 		}
 	}
 	return nil
+}
+
+// endReadsWith has reads fail once ctx has ended, until the function that it returns is
+// called. As with a wait that pgconn cancels, the connection stays healthy: what was
+// read of a message is kept for the next read.
+func (s *session) endReadsWith(ctx context.Context) (stop func()) {
+	socket, done := s.conn.Conn(), make(chan struct{})
+	watched := context.AfterFunc(ctx, func() {
+		defer close(done)
+		_ = socket.SetReadDeadline(time.Unix(1, 0)) // closed, if this fails
+	})
+	return func() {
+		if !watched() {
+			<-done
+			_ = socket.SetReadDeadline(time.Time{})
+		}
+	}
 }
 
 // waitUnlessDirty registers the cancellation of a wait. A change that came

@@ -19,14 +19,17 @@ type Bus interface {
 	Current() backlog.Listening
 }
 
-// Sink is what a bus calls: the Hub. Its methods are called by one goroutine at
-// a time, in the order of the bus, and do not block on a store or a consumer.
+// Sink is what a bus calls: the Hub. Its methods, but for Hears, are called by one
+// goroutine at a time, in the order of the bus, and do not block on a store or a consumer.
 type Sink interface {
 	// Listening says that a new listening is active. Announcements of the one
 	// before may have been lost.
 	Listening(l backlog.Listening)
 	// Lost says that the current listening has ended.
 	Lost(err error)
+	// Hears reports whether a stream is resident: announcements of others may be left
+	// out. It may be called by any goroutine, and keeps nothing of the name.
+	Hears(stream backlog.StreamName) bool
 	// Announce delivers announcements in the order of commit. The hub may keep
 	// them and what they refer to.
 	Announce(announcements []backlog.Announcement)
