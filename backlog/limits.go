@@ -131,6 +131,19 @@ func ValidateLoad(requests []LoadRequest) error {
 	return nil
 }
 
+// ValidateKnown checks what Changed is given. The error is a *LimitError.
+func ValidateKnown(known []StreamState) error {
+	if n := len(known); n > MaxLoadRequests {
+		return &LimitError{"known", fmt.Sprintf("has %d entries, the limit is %d", n, MaxLoadRequests)}
+	}
+	for i := range known {
+		if err := known[i].Stream.Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ValidateList checks what ListStreams is given. The error is a *LimitError.
 func ValidateList(channel string, after StreamName, limit int) error {
 	if limit < 1 || limit > MaxListedStreams {

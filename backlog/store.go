@@ -70,6 +70,13 @@ type Reader interface {
 	// MaxLoadRequests of them.
 	Load(ctx context.Context, origin uint64, requests []LoadRequest) (LoadResult, error)
 
+	// Changed compares what is known of streams with their states, in one snapshot,
+	// and returns the indexes, ascending, of those that are otherwise, as
+	// [StreamState.ChangedFrom] says: they are to be loaded. Of streams that are as
+	// they were, which most are, next to nothing is read or answered. It takes an
+	// origin as Load does, and at most MaxLoadRequests streams.
+	Changed(ctx context.Context, origin uint64, known []StreamState) ([]int, error)
+
 	// ReadPage reads frames that follow a position, oldest first. Errors:
 	// ErrNumberingGone, ErrTrimmed, ErrOtherServer.
 	ReadPage(ctx context.Context, origin uint64, request PageRequest) (Page, error)
@@ -87,7 +94,7 @@ type Reader interface {
 	Ping(ctx context.Context) error
 }
 
-// MaxLoadRequests bounds the requests of one Load, MaxListedStreams the answer of
+// MaxLoadRequests bounds the requests of one Load and the streams of one Changed, MaxListedStreams the answer of
 // one ListStreams.
 const (
 	MaxLoadRequests  = 1000
@@ -126,6 +133,23 @@ type StreamState struct {
 	// Created is when the stream first existed, Updated when it last changed or an
 	// ephemeral frame used it, the latter up to UseInterval late.
 	Created, Updated time.Time
+}
+
+// ChangedFrom reports whether the state differs from what was known of the stream: in
+// the numbering, the head, its flags or the bounds of its backlog, or because frames
+// may have been deleted that the known Base and Backlog have a new subscription
+// replay. Other fields do not matter.
+func (s *StreamState) ChangedFrom(known *StreamState) bool {
+	if s.Exists != known.Exists || !s.Exists {
+		return s.Exists != known.Exists
+	}
+	kept := known.Base.Sequence
+	if s.Head.Sequence > s.Backlog {
+		kept = max(kept, s.Head.Sequence-s.Backlog)
+	}
+	return s.OwnEpoch != known.OwnEpoch || s.Head != known.Head || s.Floor > kept ||
+		s.Closed != known.Closed || s.EverClosed != known.EverClosed || s.Ephemeral != known.Ephemeral ||
+		s.Backlog != known.Backlog || s.RetentionAge != known.RetentionAge
 }
 
 // LoadRequest asks for a stream's state and newest frames.

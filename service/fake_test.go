@@ -103,6 +103,17 @@ func (s *fakeStore) Load(_ context.Context, _ uint64, requests []backlog.LoadReq
 	return backlog.LoadResult{Streams: loaded}, nil
 }
 
+func (s *fakeStore) Changed(_ context.Context, _ uint64, known []backlog.StreamState) (changed []int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range known {
+		if state := s.stateLocked(known[i].Stream); state.ChangedFrom(&known[i]) {
+			changed = append(changed, i)
+		}
+	}
+	return changed, s.err
+}
+
 func (s *fakeStore) loadLocked(r backlog.LoadRequest) backlog.Loaded {
 	l := backlog.Loaded{State: s.stateLocked(r.Stream)}
 	head := l.State.Head.Sequence

@@ -43,7 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) backlog.Store, hooks Hooks) {
 	}{
 		{"Numbering", numberingTests}, {"Content", contentTests}, {"Limits", limitTests},
 		{"Idempotency", idempotencyTests}, {"Expectations", expectationTests}, {"Batches", batchTests},
-		{"Closing", closingTests}, {"Bounds", boundTests}, {"Policies", policyTests}, {"Loads", loadTests},
+		{"Closing", closingTests}, {"Bounds", boundTests}, {"Policies", policyTests}, {"Loads", loadTests}, {"Changes", changedTests},
 		{"Pages", pageTests}, {"Lists", listTests}, {"Deadlines", deadlineTests},
 	} {
 		runGroup(t, group.name, group.tests, open, hooks)

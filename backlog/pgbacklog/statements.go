@@ -9,10 +9,10 @@ import (
 // statements are the store's SQL, with the schema's quoted name in place of
 // "fanfare". The connections' search_path is left alone: it may be anything.
 type statements struct {
-	load, page, listAll, listChannel string
-	announcementKeys                 string
-	policies, setDefaultBacklog      string
-	janitor                          janitorStatements
+	load, changed, page, listAll, listChannel string
+	announcementKeys                          string
+	policies, setDefaultBacklog               string
+	janitor                                   janitorStatements
 }
 
 // qualify replaces "fanfare." by the schema's quoted name.
@@ -24,6 +24,7 @@ func newStatements(schema string) statements {
 	in := func(sql string) string { return qualify(schema, sql) }
 	return statements{
 		load:              in(loadSQL),
+		changed:           in(changedSQL),
 		page:              in(pageSQL),
 		listAll:           in(listAllSQL),
 		listChannel:       in(listChannelSQL),

@@ -283,6 +283,22 @@ func (f *fakeStore) Load(ctx context.Context, origin uint64, requests []backlog.
 	return result, ctx.Err()
 }
 
+func (f *fakeStore) Changed(ctx context.Context, origin uint64, known []backlog.StreamState) ([]int, error) {
+	end, err := f.begin("check", origin)
+	defer end()
+	f.largestLoad = max(f.largestLoad, len(known))
+	if err != nil {
+		return nil, err
+	}
+	var changed []int
+	for i := range known {
+		if state := f.stateLocked(known[i].Stream); state.ChangedFrom(&known[i]) {
+			changed = append(changed, i)
+		}
+	}
+	return changed, ctx.Err()
+}
+
 func (f *fakeStore) loadLocked(r backlog.LoadRequest) backlog.Loaded {
 	l := backlog.Loaded{State: f.stateLocked(r.Stream)}
 	var n *numbering

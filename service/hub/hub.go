@@ -24,6 +24,7 @@ var ErrStopped = errors.New("the hub has stopped")
 // Reader is what the hub reads from a store; see [backlog.Reader].
 type Reader interface {
 	Load(ctx context.Context, origin uint64, requests []backlog.LoadRequest) (backlog.LoadResult, error)
+	Changed(ctx context.Context, origin uint64, known []backlog.StreamState) ([]int, error)
 	ReadPage(ctx context.Context, origin uint64, request backlog.PageRequest) (backlog.Page, error)
 }
 
@@ -50,8 +51,8 @@ type Config struct {
 	// Linger is how long a tail stays after its stream's last subscription.
 	// Default 10 s.
 	Linger time.Duration
-	// ReReadInterval is how often every resident stream is read, whatever was
-	// announced. Default 30 s.
+	// ReReadInterval is how often the store is asked whether a resident stream is as it
+	// is known here, whatever was announced. Default 30 s.
 	ReReadInterval time.Duration
 	// ListenTimeout is how long Subscribe waits for a listening. Default 5 s.
 	ListenTimeout time.Duration
@@ -126,6 +127,8 @@ type Hub struct {
 	sinkHooks hooks
 
 	loads, refreshes *queue
+	// checks has room for one chunk of the re-read.
+	checks chan []*stream
 	// watched are streams of which something that was read is not announced yet.
 	watched   *queue
 	pager     *pager
@@ -158,6 +161,7 @@ func New(bus Bus, reader Reader, encode func(backlog.Frame) []byte, cfg Config) 
 		loads:         newQueue(),
 		refreshes:     newQueue(),
 		watched:       newQueue(),
+		checks:        make(chan []*stream, 1),
 		pager:         newPager(),
 		pages:         newPageCache(cfg.MaxPageBytes),
 		relistened:    make(chan struct{}, 1),
@@ -180,6 +184,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.runLoader(ctx) })
 	group.Go(func() error { return h.runRefresher(ctx) })
+	group.Go(func() error { return h.runChecker(ctx) })
 	group.Go(func() error { return h.runScheduler(ctx) })
 	group.Go(func() error { return h.runSweeper(ctx) })
 	for range h.cfg.Pagers {

@@ -37,6 +37,10 @@ func (h *Hub) Lost(error) {
 	signal(h.lost)
 }
 
+// Hears implements [Sink]. A stream is heard before it is read for its first
+// subscription: what is announced of it before that was committed before.
+func (h *Hub) Hears(stream backlog.StreamName) bool { return h.resident(stream) != nil }
+
 // Announce implements [Sink].
 func (h *Hub) Announce(announcements []backlog.Announcement) {
 	at := moment{origin: h.origin.Load(), outages: h.outages.Load()}
@@ -63,9 +67,9 @@ func (h *Hub) Missed() {
 	h.Hint()
 }
 
-// runScheduler queues refreshes: of all streams after a new listening and after
-// a hint, and of every stream once in the re-read interval. It also has changes of
-// the status told.
+// runScheduler queues refreshes of all streams after a new listening and after
+// a hint, and has every stream checked once in the re-read interval. It also has
+// changes of the status told.
 func (h *Hub) runScheduler(ctx context.Context) error {
 	reread := reread{interval: h.cfg.ReReadInterval, chunk: h.cfg.RoundStreams}
 	timer := time.NewTimer(reread.interval)
@@ -104,7 +108,7 @@ func (h *Hub) runScheduler(ctx context.Context) error {
 			h.queueRefreshes(overdue)
 		case <-timer.C:
 			streams, next := reread.next(h.residents)
-			h.queueRefreshes(streams)
+			h.check(streams)
 			timer.Reset(next)
 		}
 	}
@@ -122,29 +126,4 @@ func (h *Hub) queueRefreshes(streams []*stream) {
 		}
 	}
 	h.refreshes.push(queued...)
-}
-
-// reread spreads the re-reading of all streams over an interval, a chunk at a
-// time.
-type reread struct {
-	interval time.Duration
-	chunk    int
-	rest     []*stream
-	pause    time.Duration
-}
-
-// next returns the streams that are due, and when to call it again.
-func (r *reread) next(residents func() []*stream) ([]*stream, time.Duration) {
-	if len(r.rest) == 0 {
-		r.rest = residents()
-		chunks := max(1, (len(r.rest)+r.chunk-1)/r.chunk)
-		r.pause = r.interval / time.Duration(chunks)
-	}
-	n := min(r.chunk, len(r.rest))
-	due := r.rest[:n]
-	r.rest = r.rest[n:]
-	if len(r.rest) == 0 {
-		r.rest = nil
-	}
-	return due, r.pause
 }

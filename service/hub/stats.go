@@ -8,7 +8,7 @@ import (
 
 // counts are what the hub has counted since it was made.
 type counts struct {
-	loads, refreshes, pages, appended, ephemeral, missed, dropped, hints, shrunk, slow atomic.Uint64
+	loads, refreshes, checks, pages, appended, ephemeral, missed, dropped, hints, shrunk, slow atomic.Uint64
 }
 
 // Stats tells what the hub holds and has done.
@@ -19,8 +19,9 @@ type Stats struct {
 	// TailBytes and PageBytes are what all tails and all pages in use hold.
 	TailBytes, PageBytes int64
 	// Loads counts loads of many streams; Refreshes are those of them that were
-	// not for subscriptions. Pages counts pages read.
-	Loads, Refreshes, Pages uint64
+	// not for subscriptions. Checks counts questions whether streams are as they are
+	// known, of up to a thousand each. Pages counts pages read.
+	Loads, Refreshes, Checks, Pages uint64
 	// Appended counts frames that went from an announcement into a tail.
 	Appended uint64
 	// Ephemeral counts ephemeral frames that went into a tail; Slow subscriptions
@@ -47,6 +48,7 @@ func (h *Hub) Stats() Stats {
 		PageBytes:   int64(h.pages.total()),
 		Loads:       h.counts.loads.Load(),
 		Refreshes:   h.counts.refreshes.Load(),
+		Checks:      h.counts.checks.Load(),
 		Pages:       h.counts.pages.Load(),
 		Appended:    h.counts.appended.Load(),
 		Ephemeral:   h.counts.ephemeral.Load(),
