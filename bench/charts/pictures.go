@@ -169,7 +169,8 @@ func comparable(l line) bool {
 	return l.References != nil && l.Unit != "" && !slices.Contains(growing, l.Case)
 }
 
-// growth has a bar for each size of a growing case, from the smallest on.
+// growth has a bar for each size of a growing case, from the smallest on. Of a case that
+// measures several things it shows the first.
 func growth(places []place, name string) picture {
 	p := picture{series: []string{fanfare}}
 	for _, at := range places {
@@ -179,6 +180,9 @@ func growth(places []place, name string) picture {
 				continue
 			}
 			what, size, _ := strings.Cut(l.What, ": ")
+			if len(groups) > 0 && p.title != l.Scenario+": "+what {
+				continue
+			}
 			p.name, p.title, p.axis = l.Scenario+"-"+name, l.Scenario+": "+what, cmp.Or(axes[l.Unit], l.Unit)
 			if len(groups) == 0 {
 				groups = append(groups, sizeOf(at, size, l.Values))

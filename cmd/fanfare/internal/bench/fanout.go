@@ -56,6 +56,11 @@ func fanoutScenario() Scenario {
 				Sizes: Sizes{Streams: 1000, Callers: 64, Connections: 8, Bytes: 200}, Meters: true,
 				Run: unheard,
 			},
+			{
+				Name: "unheard-busy", Short: "the same, announced by full transactions, so that reading is shared",
+				Sizes: Sizes{Streams: 1000, Callers: 512, Connections: 8, Bytes: 200}, Meters: true,
+				Run: unheard,
+			},
 		},
 	}
 }
@@ -92,6 +97,9 @@ type fanned struct {
 	// p50 and p99 are milliseconds from the call of a publish to the arrival.
 	p50, p99 float64
 }
+
+// net is server without what it uses when nothing is published.
+func (f fanned) net() float64 { return max(0, f.server-f.idle*f.seconds) }
 
 func (f fanned) perMillion() float64       { return f.server / f.deliveries * 1e6 }
 func (f fanned) perMessage() float64       { return f.deliveries / f.messages }

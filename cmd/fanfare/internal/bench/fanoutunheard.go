@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -12,8 +13,10 @@ const mostUnheard = 3
 // decoding is what frames without subscribers are compared with.
 const decoding = "reading the announcements alone"
 
-// unheardCost is what one round gives, in µs of processor time for a frame.
-type unheardCost struct{ server, decoding float64 }
+// unheardCost is what one round gives, in µs of processor time for a frame; net is
+// server without what it uses when nothing is published, and shared how many frames a
+// notification carried.
+type unheardCost struct{ server, net, decoding, shared float64 }
 
 // unheard measures what frames cost a replica that has no subscriber for them. They
 // are published through another one; a third process reads the same announcements at
@@ -54,11 +57,17 @@ func unheard(ctx context.Context, r *Run) error {
 		return err
 	}
 	costs := m.Of(Fanfare, func(c unheardCost) float64 { return c.server })
-	figures := []Figure{{What: "server CPU for a frame that nobody there subscribes to", Unit: "µs", Values: costs, Target: AtMost(mostUnheard)}}
+	net := m.Of(Fanfare, func(c unheardCost) float64 { return c.net })
+	figures := []Figure{
+		{What: "server CPU for a frame that nobody there subscribes to", Unit: "µs", Values: costs, Target: AtMost(mostUnheard)},
+		{What: "the same, without the CPU used when nothing is published", Unit: "µs", Values: net},
+	}
 	if r.Config.Reference != "" {
 		figures = append(figures, Figure{
 			What: "the same", Unit: "µs", Values: costs,
 			ComparedWith: decoding, References: m.Of(Fanfare, func(c unheardCost) float64 { return c.decoding }),
+		}, Figure{
+			What: "frames in a notification", Values: m.Of(Fanfare, func(c unheardCost) float64 { return c.shared }),
 		})
 	}
 	for _, figure := range figures {
@@ -72,6 +81,11 @@ func unheard(ctx context.Context, r *Run) error {
 // unheardOnce publishes for a while, with the server of last as the one that hears.
 func unheardOnce(ctx context.Context, r *Run, p *publishers, last *stage) (unheardCost, error) {
 	var cost unheardCost
+	idle, err := last.idle(ctx)
+	if err != nil {
+		return cost, err
+	}
+	began := time.Now()
 	before, err := last.server.Usage()
 	if err != nil {
 		return cost, err
@@ -81,10 +95,12 @@ func unheardOnce(ctx context.Context, r *Run, p *publishers, last *stage) (unhea
 	if r.Config.Reference != "" {
 		both.Go(func() error {
 			var answer struct {
-				CPU float64 `json:"cpu_us_each"`
+				CPU           float64 `json:"cpu_us_each"`
+				Frames        float64 `json:"frames"`
+				Notifications float64 `json:"notifications"`
 			}
 			err := r.AskReference(ctx, &answer, "decode", "--database", r.Database, "--notify-channel", "fanfare_"+Schema, "--time", r.Time.String())
-			cost.decoding = answer.CPU
+			cost.decoding, cost.shared = answer.CPU, answer.Frames/answer.Notifications
 			return err
 		})
 	}
@@ -96,7 +112,9 @@ func unheardOnce(ctx context.Context, r *Run, p *publishers, last *stage) (unhea
 		return cost, err
 	}
 	after, err := last.server.Usage()
-	cost.server = micros(after.CPU-before.CPU) / float64(p.count()-frames)
+	published := float64(p.count() - frames)
+	cost.server = micros(after.CPU-before.CPU) / published
+	cost.net = max(0, cost.server-idle*1e6*time.Since(began).Seconds()/published)
 	return cost, err
 }
 
