@@ -61,8 +61,7 @@ type Config struct {
 	// Mode is Automatic unless set.
 	Mode Mode
 
-	// ConnectTimeout is how long the hub may take to answer a new connection, and
-	// PostgreSQL too. 0: 5 s.
+	// ConnectTimeout is how long the hub may take to answer a new connection. 0: 5 s.
 	ConnectTimeout time.Duration
 	// AckTimeout is how long the hub may leave a subscription without any answer while
 	// the client waits for one. A hub answers within 20 s if its database does not. 0:
@@ -140,15 +139,14 @@ func (c *Config) check() error {
 // foreign transactions hold, one each for batches and policies, and two shared.
 func (c *Config) store(url string) pgbacklog.Config {
 	return pgbacklog.Config{
-		URL:            url,
-		Schema:         c.Schema,
-		Instance:       c.Instance,
-		Logger:         c.Logger,
-		Lanes:          2,
-		BatchConns:     1,
-		LoadConns:      1,
-		PageConns:      2,
-		ConnectTimeout: c.ConnectTimeout,
+		URL:        url,
+		Schema:     c.Schema,
+		Instance:   c.Instance,
+		Logger:     c.Logger,
+		Lanes:      2,
+		BatchConns: 1,
+		LoadConns:  1,
+		PageConns:  2,
 	}
 }
 

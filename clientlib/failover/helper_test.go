@@ -77,7 +77,7 @@ func migrated(t testing.TB) string {
 // testHub is a hub in this process.
 type testHub struct {
 	*servicetest.Replica
-	socket *net.UnixListener
+	socket net.Listener
 }
 
 // socketIn is where a test's hub serves.
@@ -95,7 +95,13 @@ func socketIn(t testing.TB) string {
 // startHub starts a hub on a socket.
 func startHub(t testing.TB, database, path string, options ...func(*servicetest.Config)) *testHub {
 	t.Helper()
-	h := &testHub{Replica: servicetest.Start(t, database, options...), socket: listenAt(t, path)}
+	return serveOn(t, database, listenAt(t, path), options...)
+}
+
+// serveOn starts a hub on what listens already.
+func serveOn(t testing.TB, database string, socket net.Listener, options ...func(*servicetest.Config)) *testHub {
+	t.Helper()
+	h := &testHub{Replica: servicetest.Start(t, database, options...), socket: socket}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -111,7 +117,7 @@ func startHub(t testing.TB, database, path string, options ...func(*servicetest.
 // die ends the hub as a crash does: its socket stays, and nobody serves there.
 func (h *testHub) die(t testing.TB) {
 	t.Helper()
-	h.socket.SetUnlinkOnClose(false)
+	h.socket.(*net.UnixListener).SetUnlinkOnClose(false)
 	if err := h.Stop(); err != nil {
 		t.Error(err)
 	}
@@ -152,7 +158,7 @@ type worker struct {
 	reasons []failover.Reason
 }
 
-// newWorker makes a worker, which is closed when the test ends.
+// newWorker makes a worker of the hub on a socket, which is closed when the test ends.
 func newWorker(t testing.TB, path, database string, options ...func(*failover.Config)) *worker {
 	t.Helper()
 	w := &worker{t: t, scope: "s"}

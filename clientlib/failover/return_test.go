@@ -1,6 +1,7 @@
 package failover_test
 
 import (
+	"net"
 	"testing"
 	"time"
 
@@ -42,6 +43,42 @@ func TestADrainedHubIsWaitedFor(t *testing.T) {
 		t.Errorf("publish: %v", err)
 	}
 	w.subscribe(r.position).want("b")
+	w.mustUseHub()
+}
+
+// A hub on a port has no socket to take away: it has said that it drains.
+func TestADrainedHubOnAPortIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	database := migrated(t)
+	listen := func(address string) net.Listener {
+		lis, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lis
+	}
+	lis := listen("127.0.0.1:0")
+	first := serveOn(t, database, lis, drainQuickly)
+	w := newWorker(t, "", database, func(cfg *failover.Config) {
+		cfg.Hub, cfg.RestartWait = lis.Addr().String(), patience
+	})
+	r := w.subscribe(nil)
+	if err := first.Drain(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.end(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the subscription ended with %v", err)
+	}
+	published := make(chan error, 1)
+	go func() {
+		_, err := w.Publish(patient(t), publishRequest("a"))
+		published <- err
+	}()
+	serveOn(t, database, listen(lis.Addr().String()))
+	if err := <-published; err != nil {
+		t.Errorf("publish: %v", err)
+	}
+	w.subscribe(r.position).want("a")
 	w.mustUseHub()
 }
 

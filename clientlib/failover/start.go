@@ -95,7 +95,11 @@ func (c *Conn) tryStart(ctx context.Context, wait time.Duration) (*ownServer, er
 	if wait > 0 {
 		return nil, errTooSoon
 	}
-	return startOwn(ctx, &c.cfg)
+	own, err := startOwn(ctx, &c.cfg)
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) { // by Close
+		c.cfg.Logger.Warn("the own server cannot be started; trying again", "error", err)
+	}
+	return own, err
 }
 
 var errTooSoon = errors.New("tried just before")
@@ -104,10 +108,7 @@ var errTooSoon = errors.New("tried just before")
 func (c *Conn) started(s *start, own *ownServer, err error, from *way, reason Reason, seen error) {
 	defer close(s.done)
 	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.starting = nil
-		s.err = c.failedLocked(err, seen)
+		s.err = c.notStarted(err, seen)
 		return
 	}
 	w := c.ownWay(own)
@@ -137,27 +138,34 @@ func (c *Conn) announce(reason Reason, seen error) {
 	}
 }
 
-// failedLocked is what calls are told when the own server could not be started.
-func (c *Conn) failedLocked(err, seen error) error {
+// notStarted returns what calls are told when the own server could not be started.
+func (c *Conn) notStarted(err, seen error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.starting = nil
 	if errors.Is(err, errTooSoon) {
 		return c.outage.err
 	}
 	wait := c.outage.retries.NextBackOff()
-	c.outage.until = time.Now().Add(wait)
+	c.outage.until, c.outage.err = time.Now().Add(wait), neither(err, seen, wait)
+	return c.outage.err
+}
+
+// neither is the error of calls for which there is neither a hub, of which seen was
+// seen, nor an own server.
+func neither(err, seen error, retryIn time.Duration) error {
 	message := fmt.Sprintf("this process's own connection to the database cannot be opened: %v", err)
 	if seen != nil {
 		message = fmt.Sprintf("the hub has failed: %v; and %s", seen, message)
 	}
-	c.cfg.Logger.Warn("neither the hub nor an own connection can be used; trying again", "error", message)
 	// With a reason: nothing was stored, so that a publish may be tried again.
 	st, detailErr := status.New(codes.Unavailable, message).WithDetails(
 		&errdetails.ErrorInfo{Domain: service.ErrorDomain, Reason: nameOf(fanfarev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE)},
-		&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(retryIn)})
 	if detailErr != nil {
-		st = status.New(codes.Unavailable, message)
+		return status.Error(codes.Unavailable, message)
 	}
-	c.outage.err = st.Err()
-	return c.outage.err
+	return st.Err()
 }
 
 // ownWay is the way to an own server, and watches it.
