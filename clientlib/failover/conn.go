@@ -128,14 +128,26 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 		cancel(nil)
 		return nil, err
 	}
+	acks := c.acksFor(call, method)
+	// It waits while the hub takes no more calls on this connection.
+	acks.waiting(true)
 	s, err := call.way.conn.NewStream(ctx, desc, method, c.optionsFor(call.way, opts)...)
+	acks.waiting(false)
 	if err != nil {
 		err = c.judge(ctx, call.way, err)
 		call.end()
 		cancel(nil)
 		return nil, err
 	}
-	return newStream(ctx, c, call, s, method), nil
+	return newStream(ctx, c, call, s, acks), nil
+}
+
+// acksFor watches for the acknowledgements that are due to a call; nil for none.
+func (c *Conn) acksFor(call *call, method string) *acks {
+	if !c.watches(call.way) {
+		return nil
+	}
+	return newAcks(method, c.cfg.AckTimeout, func() { call.cancel(errNotAcknowledged) })
 }
 
 // optionsFor has calls on the hub fail when it is away, whatever the caller asked

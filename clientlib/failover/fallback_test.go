@@ -333,6 +333,27 @@ func TestSessionsThatAreNotAcknowledged(t *testing.T) {
 	w.mustHaveLeft(failover.NotAcknowledged)
 }
 
+// More subscriptions than a hub takes calls on one connection wait without an answer,
+// and without anybody being told: that is no acknowledgement, either.
+func TestSubscriptionsThatTheHubDoesNotTake(t *testing.T) {
+	t.Parallel()
+	database, path := migrated(t), socketIn(t)
+	startHub(t, database, path, func(cfg *servicetest.Config) { cfg.Service.MaxConcurrentStreams = 1 })
+	w := newWorker(t, path, database, func(cfg *failover.Config) { cfg.AckTimeout = 300 * time.Millisecond })
+	first := w.subscribe(nil)
+	if call, err := w.Subscribe(patient(t), &fanfarev1.SubscribeRequest{Channel: "c", Scope: "s"}); err == nil {
+		_, err = call.Recv()
+		t.Fatalf("subscribed beyond the limit: %v", err)
+	}
+	w.mustHaveLeft(failover.NotAcknowledged)
+	if err := first.end(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the first subscription ended with %v", err)
+	}
+	w.publish("a")
+	w.subscribe(first.position).want("a")
+	w.subscribe(first.position).want("a")
+}
+
 // serveMute has a mute hub serve on a socket.
 func serveMute(t *testing.T, path string) {
 	t.Helper()

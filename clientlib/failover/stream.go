@@ -49,11 +49,8 @@ type stream struct {
 	forget func() bool
 }
 
-func newStream(ctx context.Context, c *Conn, call *call, s grpc.ClientStream, method string) *stream {
-	t := &stream{ClientStream: s, ctx: ctx, conn: c, call: call}
-	if c.watches(call.way) {
-		t.acks = newAcks(method, c.cfg.AckTimeout, func() { call.cancel(errNotAcknowledged) })
-	}
+func newStream(ctx context.Context, c *Conn, call *call, s grpc.ClientStream, acks *acks) *stream {
+	t := &stream{ClientStream: s, ctx: ctx, conn: c, call: call, acks: acks}
 	// A caller that has given up need not say so.
 	t.forget = context.AfterFunc(s.Context(), call.end)
 	return t
