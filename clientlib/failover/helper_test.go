@@ -67,7 +67,12 @@ func eventually(t testing.TB, what string, condition func() bool) {
 // migrated returns the URL of a new database with the schema.
 func migrated(t testing.TB) string {
 	t.Helper()
-	url := pgtest.NewDatabase(t)
+	return migratedOn(t, pgtest.NewDatabase(t))
+}
+
+// migratedOn gives a database the schema.
+func migratedOn(t testing.TB, url string) string {
+	t.Helper()
 	if err := pgbacklog.Migrate(patient(t), url, pgbacklog.DefaultSchema, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}

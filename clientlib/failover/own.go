@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog"
 	"github.com/fanfare-io/fanfare/replica"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/hub"
@@ -35,9 +36,22 @@ type ownServer struct {
 	conn   *grpc.ClientConn
 }
 
-// startOwn starts a server on connections of its own. It answers at once, and
-// subscriptions wait until it listens.
+// startOwn starts a server on connections of its own, which listens when startOwn
+// returns. When a hub has failed, all of its workers come here at the same time: each
+// is admitted only if enough connections are left for others.
 func startOwn(ctx context.Context, cfg *Config) (*ownServer, error) {
+	if cfg.Mode == OwnOnly {
+		return openOwn(ctx, cfg)
+	}
+	var o *ownServer
+	err := pgbacklog.Admit(ctx, cfg.store(cfg.Database), func(ctx context.Context) (err error) {
+		o, err = openOwn(ctx, cfg)
+		return err
+	})
+	return o, err
+}
+
+func openOwn(ctx context.Context, cfg *Config) (*ownServer, error) {
 	store, err := replica.OpenPostgreSQL(ctx, cfg.store(cfg.Database), cfg.ListenDatabase)
 	if err != nil {
 		return nil, err
@@ -64,6 +78,9 @@ func startOwn(ctx context.Context, cfg *Config) (*ownServer, error) {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
 	if o.conn, err = grpc.NewClient("passthrough:///own", append(options, cfg.DialOptions...)...); err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to the own server: %w", err), o.stop())
+	}
+	if _, err := store.Bus.Ensure(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen: %w", err), o.stop())
 	}
 	return o, nil
 }
