@@ -268,22 +268,43 @@ func (w *worker) subscribe(after *fanfarev1.Position) *reader {
 func (r *reader) want(payloads ...string) {
 	r.t.Helper()
 	for _, want := range payloads {
-		for len(r.waiting) == 0 {
-			response, err := r.Recv()
-			if err != nil {
-				r.t.Fatalf("waiting for %q: %v", want, err)
-			}
-			if gap := response.GetGap(); gap != nil {
-				r.t.Fatalf("waiting for %q: %v", want, gap)
-			}
-			r.waiting = response.GetFrames()
-		}
-		frame := r.waiting[0]
-		r.waiting, r.position = r.waiting[1:], frame.GetPosition()
-		if got := string(frame.GetPayload()); got != want {
+		if got := string(r.next().GetPayload()); got != want {
 			r.t.Fatalf("got %.100q, want %q", got, want)
 		}
 	}
+}
+
+// wantAllUpTo reads every frame after the reader's position, up to one.
+func (r *reader) wantAllUpTo(payload string) {
+	r.t.Helper()
+	for {
+		before := r.position.GetSequence()
+		frame := r.next()
+		if got := frame.GetPosition().GetSequence(); got != before+1 {
+			r.t.Fatalf("got sequence %d after %d", got, before)
+		}
+		if string(frame.GetPayload()) == payload {
+			return
+		}
+	}
+}
+
+// next reads the next frame.
+func (r *reader) next() *fanfarev1.Frame {
+	r.t.Helper()
+	for len(r.waiting) == 0 {
+		response, err := r.Recv()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if gap := response.GetGap(); gap != nil {
+			r.t.Fatal(gap)
+		}
+		r.waiting = response.GetFrames()
+	}
+	frame := r.waiting[0]
+	r.waiting, r.position = r.waiting[1:], frame.GetPosition()
+	return frame
 }
 
 // end reads to the end of the call.
