@@ -40,8 +40,8 @@ type source interface {
 }
 
 // outlet is the sending side of a streaming call. It has no goroutine: what happens is
-// done in turns, which its sender gives it when its source, its client or its timer
-// woke it.
+// done in turns, which its sender gives it when its source, its client or a timer woke
+// it.
 type outlet struct {
 	server *Server
 	stream grpc.ServerStream
@@ -79,9 +79,12 @@ type outlet struct {
 	draining bool
 	parting  *failure
 	pressing bool
-	// timer ticks when something is due, at tickAt.
+	// timer ticks when the call is to be told to go, or to be ended, at tickAt. It is
+	// nil until that is near: most calls need none. Heartbeats are the connection's.
 	timer  *time.Timer
 	tickAt time.Time
+	// seat is its place among the outlets of its connection; the outbox guards it.
+	seat int
 }
 
 // open has the outlet send what its source says, when it is woken.
@@ -95,7 +98,10 @@ func (o *outlet) open(s *Server, stream grpc.ServerStream, source source) {
 	if age := s.ownStreamAge(); age > 0 {
 		o.partAt = now.Add(age)
 	}
-	o.startTimer(now)
+	s.sender.join(o)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.setTimerLocked(now)
 }
 
 // wait returns how the call ends, when it does.
@@ -205,9 +211,7 @@ func (o *outlet) roomLocked(now time.Time) bool {
 	}
 	if o.blockedAt.IsZero() {
 		o.blockedAt, o.blockedBy = now, inFlight
-		if o.nextTick(now).Before(o.tickAt) {
-			o.setTimerLocked(now)
-		}
+		o.setTimerLocked(now)
 	}
 	return false
 }
@@ -251,7 +255,7 @@ func (o *outlet) tickLocked(now time.Time) {
 		return
 	case !o.partAt.IsZero() && !now.Before(o.partAt):
 		o.partDueLocked(now)
-	case !o.waiting && now.Sub(o.sentAt) >= o.server.cfg.Heartbeat && o.source.beganLocked():
+	case !o.waiting && o.idleLocked(now) && o.source.beganLocked():
 		o.source.beatLocked()
 	}
 	o.setTimerLocked(now)
@@ -292,33 +296,56 @@ func (o *outlet) stalled() error {
 	return o.source.slowLocked()
 }
 
-func (o *outlet) startTimer(now time.Time) {
-	o.mu.Lock() // the timer may tick before it is known here
+// idleLocked reports whether a heartbeat is due. It may come an eighth early, so that
+// the calls of a connection have theirs together.
+func (o *outlet) idleLocked(now time.Time) bool {
+	return now.Sub(o.sentAt) >= o.server.cfg.Heartbeat-o.server.early()
+}
+
+// early is how much earlier than it must a heartbeat may come.
+func (s *Server) early() time.Duration { return s.cfg.Heartbeat / 8 }
+
+// look is what a connection asks all its outlets, at least once in the time of a
+// heartbeat: whether to have a turn, and when to be asked again.
+func (o *outlet) look(now time.Time) (due bool, next time.Time) {
+	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.tickAt = o.nextTick(now)
-	o.timer = time.AfterFunc(o.tickAt.Sub(now), o.tick)
+	next = now.Add(o.server.cfg.Heartbeat)
+	if o.ended {
+		return false, next
+	}
+	o.setTimerLocked(now)
+	if !o.idleLocked(now) {
+		return false, o.sentAt.Add(o.server.cfg.Heartbeat)
+	}
+	o.ticked.Store(true)
+	return true, next
 }
 
+// setTimerLocked has the timer tick when something is due before the connection
+// looks again.
 func (o *outlet) setTimerLocked(now time.Time) {
-	o.tickAt = o.nextTick(now)
-	o.timer.Reset(o.tickAt.Sub(now))
-}
-
-// nextTick is when something will be due.
-func (o *outlet) nextTick(now time.Time) time.Time {
-	next := o.sentAt.Add(o.server.cfg.Heartbeat)
-	if !next.After(now) {
-		next = now.Add(o.server.cfg.Heartbeat)
-	}
-	if !o.partAt.IsZero() && o.partAt.Before(next) {
-		next = o.partAt
-	}
-	if !o.blockedAt.IsZero() {
-		if stalled := o.blockedAt.Add(o.patience()); stalled.Before(next) {
-			next = stalled
+	at := now.Add(o.server.cfg.Heartbeat)
+	near := false
+	sooner := func(t time.Time) {
+		if !t.After(at) {
+			at, near = t, true
 		}
 	}
-	return next
+	if !o.partAt.IsZero() {
+		sooner(o.partAt)
+	}
+	if !o.blockedAt.IsZero() {
+		sooner(o.blockedAt.Add(o.patience()))
+	}
+	switch {
+	case !near, o.tickAt.After(now) && !o.tickAt.After(at): // it looks again then
+	case o.timer == nil:
+		o.tickAt, o.timer = at, time.AfterFunc(at.Sub(now), o.tick)
+	default:
+		o.tickAt = at
+		o.timer.Reset(at.Sub(now))
+	}
 }
 
 // endLocked has the handler return err, unless it does already.
@@ -329,6 +356,9 @@ func (o *outlet) endLocked(err error) {
 	o.ended = true
 	o.forgetLocked()
 	o.blocked.Store(false)
-	o.timer.Stop()
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+	o.flight.connection.outbox.leave(o)
 	o.done <- err
 }

@@ -2,6 +2,7 @@ package service
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -30,6 +31,13 @@ type outbox struct {
 	woken []*outlet
 	// queued is true while the connection is in the sender's queue, or has its turn.
 	queued bool
+	// all are the outlets that have not ended. While there are any, lookTimer has looked
+	// set, and all of them are then asked whether they have been idle. One timer for
+	// all: heartbeats of thousands of calls, each at its own moment, cost as much as
+	// thousands of frames, and together little.
+	all       []*outlet
+	lookTimer *time.Timer
+	looked    bool
 
 	// turn are those whose turn it is, from the first that has not had it. It belongs
 	// to whoever took the connection from the queue.
@@ -47,6 +55,88 @@ func (s *sender) wake(o *outlet) {
 	}
 }
 
+// join makes o one of the outlets of its connection, until it leaves.
+func (s *sender) join(o *outlet) {
+	c := o.flight.connection
+	b := &c.outbox
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o.seat = len(b.all)
+	b.all = append(b.all, o)
+	switch {
+	case len(b.all) > 1: // looked at before this one is due
+	case b.lookTimer == nil:
+		b.lookTimer = time.AfterFunc(o.server.cfg.Heartbeat, func() { s.look(c) })
+	default:
+		b.lookTimer.Reset(o.server.cfg.Heartbeat)
+	}
+}
+
+func (b *outbox) leave(o *outlet) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last := len(b.all) - 1
+	b.all[o.seat] = b.all[last]
+	b.all[o.seat].seat = o.seat
+	b.all[last] = nil
+	if b.all = b.all[:last]; last == 0 {
+		b.all = nil
+		b.lookTimer.Stop()
+	}
+}
+
+// look has all outlets of a connection looked at soon.
+func (s *sender) look(c *connection) {
+	b := &c.outbox
+	b.mu.Lock()
+	b.looked = true
+	queued := b.queued
+	b.queued = true
+	b.mu.Unlock()
+	if !queued {
+		s.push(c)
+	}
+}
+
+// lookAtAll adds the outlets that have been idle to those whose turn comes, and sets
+// when to look again, if it is time to. An outlet cannot be asked under the lock,
+// which it takes under its own.
+func (b *outbox) lookAtAll(now time.Time) {
+	all := b.toLookAt()
+	if len(all) == 0 {
+		return
+	}
+	var next time.Time
+	due := all[:0]
+	for _, o := range all {
+		idle, at := o.look(now)
+		if idle && !o.woken.Swap(true) {
+			due = append(due, o)
+		}
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.woken = append(b.woken, due...)
+	if len(b.all) > 0 {
+		b.lookTimer.Reset(next.Sub(now))
+	}
+}
+
+// toLookAt returns all outlets if they are to be looked at.
+func (b *outbox) toLookAt() []*outlet {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	looked := b.looked
+	b.looked = false
+	if !looked {
+		return nil
+	}
+	return slices.Clone(b.all)
+}
+
 // add reports whether the connection has to be queued.
 func (b *outbox) add(o *outlet) bool {
 	b.mu.Lock()
@@ -58,9 +148,12 @@ func (b *outbox) add(o *outlet) bool {
 }
 
 // next returns whose turn it is, none if there is nobody any more.
-func (b *outbox) next() []*outlet {
-	if b.first == len(b.turn) && !b.swap() {
-		return nil
+func (b *outbox) next(now time.Time) []*outlet {
+	if b.first == len(b.turn) {
+		b.lookAtAll(now)
+		if !b.swap() {
+			return nil
+		}
 	}
 	turn := b.turn[b.first:min(b.first+maxTurn, len(b.turn))]
 	b.first += len(turn)
@@ -71,7 +164,7 @@ func (b *outbox) next() []*outlet {
 func (b *outbox) swap() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.woken) == 0 {
+	if len(b.woken) == 0 && !b.looked {
 		b.queued = false
 		return false
 	}
@@ -105,12 +198,12 @@ func (s *sender) wait() {
 // run gives connections their turns until there is none in the queue.
 func (s *sender) run() {
 	for c := s.pop(nil); c != nil; {
-		turn := c.outbox.next()
+		now := time.Now()
+		turn := c.outbox.next(now)
 		if turn == nil {
 			c = s.pop(nil)
 			continue
 		}
-		now := time.Now()
 		for i, o := range turn {
 			turn[i] = nil
 			o.woken.Store(false)
