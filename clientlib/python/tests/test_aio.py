@@ -10,6 +10,7 @@ from typing import List, Type, TypeVar
 from fanfare import (
     CaughtUp,
     Closed,
+    Event,
     ExpectationFailed,
     Frame,
     Interrupted,
@@ -28,10 +29,24 @@ E = TypeVar("E")
 
 
 async def take(subscription: Subscription, kind: Type[E]) -> E:
-    async for event in subscription:
-        if isinstance(event, kind):
-            return event
-    raise AssertionError(f"the subscription ended without {kind.__name__}")
+    """Returns the next event of a kind, and lets those before it go."""
+
+    async def found() -> E:
+        async for event in subscription:
+            if isinstance(event, kind):
+                return event
+        raise AssertionError(f"the subscription ended without {kind.__name__}")
+
+    return await asyncio.wait_for(found(), PATIENCE)
+
+
+async def rest(subscription: Subscription) -> List[Event]:
+    """Returns what comes until the subscription ends."""
+
+    async def all_events() -> List[Event]:
+        return [event async for event in subscription]
+
+    return await asyncio.wait_for(all_events(), PATIENCE)
 
 
 async def take_payloads(subscription: Subscription, count: int) -> List[bytes]:
@@ -65,8 +80,8 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             await self.client.publish("c", "s", expected_sequence=5)
         subscription = self.client.subscribe("", "s")
         with self.assertRaises(InvalidField):
-            await subscription.__anext__()
-        self.assertEqual([event async for event in subscription], [])
+            await take(subscription, Subscribed)
+        self.assertEqual(await rest(subscription), [])
 
     async def test_ends_when_the_stream_is_closed(self) -> None:
         published = await self.client.publish("c", "s", b"1")
@@ -74,7 +89,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         subscription = self.client.subscribe("c", "s")
         await take(subscription, CaughtUp)
         await self.client.close_stream("c", "s")
-        self.assertEqual([event async for event in subscription], [Closed(published.position)])
+        self.assertEqual(await rest(subscription), [Closed(published.position)])
 
     async def test_resumes_exactly_after_every_cut(self) -> None:
         proxy = Proxy(self.server.port)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from typing import Dict, List, Type, TypeVar
+from typing import Dict, Iterator, List, Type, TypeVar
 
 import grpc
 
@@ -33,12 +34,33 @@ from .servers import PATIENCE, Proxy, Server, eventually, free_port, stream
 E = TypeVar("E")
 
 
+@contextlib.contextmanager
+def patience(subscription: Subscription) -> Iterator[None]:
+    """Ends a subscription that is waited for too long."""
+    late = threading.Timer(PATIENCE, subscription.close)
+    late.start()
+    try:
+        yield
+        if late.finished.is_set():
+            raise AssertionError(f"{PATIENCE} s passed")
+    finally:
+        late.cancel()
+
+
 def take(subscription: Subscription, kind: Type[E]) -> E:
     """Returns the next event of a kind, and lets those before it go."""
-    for event in subscription:
-        if isinstance(event, kind):
-            return event
+    with patience(subscription):
+        for event in subscription:
+            if isinstance(event, kind):
+                return event
     raise AssertionError(f"the subscription ended without {kind.__name__}")
+
+
+def rest(subscription: Subscription) -> List[Event]:
+    """Returns what comes until the subscription ends."""
+    with patience(subscription):
+        events = list(subscription)
+    return events
 
 
 def take_payloads(subscription: Subscription, count: int) -> List[bytes]:
@@ -141,9 +163,9 @@ class ClientTest(unittest.TestCase):
     def test_ends_with_an_error_that_is_for_good(self) -> None:
         subscription = self.client().subscribe("", self.scope)
         with self.assertRaises(InvalidField) as raised:
-            next(subscription)
+            take(subscription, Subscribed)
         self.assertEqual((raised.exception.code, raised.exception.field), (grpc.StatusCode.INVALID_ARGUMENT, "channel"))
-        self.assertEqual(list(subscription), [])
+        self.assertEqual(rest(subscription), [])
 
     def test_ends_when_the_stream_is_closed(self) -> None:
         client = self.client()
@@ -154,7 +176,7 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(ExpectationFailed):
             client.close_stream("c", self.scope, expected_epoch=1)
         self.assertEqual(client.close_stream("c", self.scope, expected_epoch=last.epoch), last)
-        self.assertEqual(list(subscription), [Closed(last)])
+        self.assertEqual(rest(subscription), [Closed(last)])
 
     def test_says_what_was_trimmed(self) -> None:
         client = self.client()
