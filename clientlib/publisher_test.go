@@ -263,6 +263,67 @@ func TestPublisherAfterACallThatBroke(t *testing.T) {
 	calls.Wait()
 }
 
+// Each call goes on with the first frame that has no answer, in order, whatever was sent
+// before it broke.
+func TestPublisherSendsAgainInOrder(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var sent [][]string
+	address := (&fakeServer{publishStream: func(call fanfarev1.FanfareService_PublishStreamServer) error {
+		mu.Lock()
+		n := len(sent)
+		sent = append(sent, nil)
+		mu.Unlock()
+		for i := 0; ; i++ {
+			r, err := call.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			sent[n] = append(sent[n], string(r.GetFrame().GetPayload()))
+			mu.Unlock()
+			if i >= 10 { // ten are answered, some more were read
+				if i == 15 && n < 5 {
+					return refusal(codes.Unavailable, "", 0)
+				}
+				if n < 5 {
+					continue
+				}
+			}
+			answer := &fanfarev1.PublishStreamResponse{Number: r.GetNumber(), Outcome: &fanfarev1.PublishStreamResponse_Published{
+				Published: &fanfarev1.PublishResponse{Position: &fanfarev1.Position{Epoch: 7, Sequence: 1}},
+			}}
+			if err := call.Send(answer); err != nil {
+				return err
+			}
+		}
+	}}).start(t)
+	p := newClient(t, []string{address}).NewPublisher(t.Context())
+	for i := range 100 {
+		if _, err := p.Publish(t.Context(), frame(stream(fmt.Sprint(i%2)), fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for n, payloads := range sent {
+		for i, payload := range payloads {
+			if want := fmt.Sprint(10*n + i); payload != want {
+				t.Fatalf("call %d sent %q", n, payloads)
+			}
+		}
+	}
+	if len(sent) != 6 {
+		t.Errorf("%d calls", len(sent))
+	}
+}
+
 // A full window blocks Publish until there is an answer, or the caller's context ends.
 func TestPublisherWindow(t *testing.T) {
 	for name, window := range map[string]clientlib.PublisherOption{
