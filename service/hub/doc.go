@@ -128,7 +128,7 @@
 // Bounded whatever clients do: each tail in frames and bytes, of both kinds, and
 // what is held for a stream; all of these together (past that the coldest are
 // emptied and their subscriptions read from the store, or are ended or told); pages
-// together; and what one round of loads may bring.
+// together, and of these those go first that were read ahead; and what one round of loads may bring.
 //
 // # What it does not do
 //

@@ -28,7 +28,14 @@ type page struct {
 	// readers counts the subscriptions that wait for it or use it.
 	readers int
 	waiters waiters
-	done    bool
+	// next is the page after this one, read ahead for its readers; see ahead.go.
+	// keepers counts the pages whose next this is.
+	next    *page
+	keepers int
+	// begun is true once it is being read, seen is what the stream was like then, and
+	// done is true once it has been read or given up.
+	begun, done bool
+	seen        sight
 	// err is backlog.ErrTrimmed, backlog.ErrNumberingGone or errBrokenPage.
 	err error
 
@@ -48,27 +55,50 @@ var errBrokenPage = errors.New("the page does not follow its position")
 // The stream's mutex is held.
 func (h *Hub) pageLocked(s *stream, t *tail, after backlog.Position) *page {
 	p := t.pages[after.Sequence]
-	if p == nil || p.done && p.content.Load() == nil {
-		p = &page{stream: s, tail: t, after: after}
-		if t.pages == nil {
-			t.pages = make(map[uint64]*page)
-		}
-		t.pages[after.Sequence] = p
+	switch {
+	case p == nil, p.done && p.content.Load() == nil, p.readers == 0 && p.begun && p.seen != s.sightLocked(p):
+		p = s.addPageLocked(t, after)
 		h.pager.push(p)
+	case p.readers == 0 && !p.begun:
+		h.pager.push(p) // no longer ahead
 	}
 	p.readers++
 	return p
 }
 
-// leavePageLocked drops a page that nobody uses any more. The stream's mutex is
-// held.
+func (s *stream) addPageLocked(t *tail, after backlog.Position) *page {
+	if t.pages == nil {
+		t.pages = make(map[uint64]*page)
+	}
+	p := &page{stream: s, tail: t, after: after}
+	t.pages[after.Sequence] = p
+	return p
+}
+
+// leavePageLocked drops a page that nobody uses any more, and what was read ahead for
+// who did. The stream's mutex is held.
 func (h *Hub) leavePageLocked(p *page) {
 	p.readers--
-	if p.readers == 0 {
+	if p.readers > 0 {
+		return
+	}
+	if next := p.next; next != nil {
+		p.next = nil
+		next.keepers--
+		h.dropUnwantedLocked(next)
+	}
+	h.dropUnwantedLocked(p)
+}
+
+func (h *Hub) dropUnwantedLocked(p *page) {
+	if !p.wanted() {
 		p.forgetLocked()
 		h.pages.remove(p)
 	}
 }
+
+// wanted reports whether somebody uses the page or is about to.
+func (p *page) wanted() bool { return p.readers > 0 || p.keepers > 0 }
 
 // forgetLocked keeps others from finding the page.
 func (p *page) forgetLocked() {
@@ -87,7 +117,7 @@ func (h *Hub) runPager(ctx context.Context) error {
 		}
 		if err := h.readPage(ctx, p); err != nil {
 			h.pageFailed.warn(slog.String("channel", p.stream.name.Channel), slog.String("scope", p.stream.name.Scope), slog.Any("error", err))
-			h.pager.push(p)
+			h.repeatPage(p)
 			if !pause(ctx, retry.NextBackOff()) {
 				return nil
 			}
@@ -118,7 +148,22 @@ func (h *Hub) readPage(ctx context.Context, p *page) error {
 	return nil
 }
 
-// pageRequest returns the request for a page, unless nobody wants it any more.
+// repeatPage has a page that could not be read be read again, unless nobody waits for
+// it.
+func (h *Hub) repeatPage(p *page) {
+	p.stream.mu.Lock()
+	defer p.stream.mu.Unlock()
+	if p.rest || p.readers > 0 {
+		p.begun = false
+		h.pager.push(p)
+		return
+	}
+	p.done = true
+	p.forgetLocked()
+}
+
+// pageRequest returns the request for a page, unless nobody wants it any more or it is
+// being read.
 func (h *Hub) pageRequest(p *page) (backlog.PageRequest, bool) {
 	s := p.stream
 	s.mu.Lock()
@@ -126,10 +171,14 @@ func (h *Hub) pageRequest(p *page) (backlog.PageRequest, bool) {
 	if p.rest {
 		return h.newPageRequest(p, h.cfg.PageFrames), true
 	}
-	if p.readers == 0 {
+	if p.begun {
+		return backlog.PageRequest{}, false
+	}
+	if !p.wanted() {
 		p.forgetLocked()
 		return backlog.PageRequest{}, false
 	}
+	p.begun, p.seen = true, s.sightLocked(p)
 	// What follows the base is in the tail.
 	frames := min(uint64(h.cfg.PageFrames), max(1, minus(p.tail.base.Sequence, p.after.Sequence)))
 	return h.newPageRequest(p, int(frames)), true
@@ -177,11 +226,11 @@ func (h *Hub) finishPage(p *page, entries []*entry, err error) {
 		return
 	}
 	p.done, p.err = true, err
-	if err != nil || p.readers == 0 {
+	if err != nil || !p.wanted() {
 		p.forgetLocked()
 	} else {
 		p.content.Store(&entries)
-		h.pages.add(p, entries)
+		h.pages.add(p, entries, p.readers == 0)
 	}
 	p.waiters.wake(&hooks)
 }
@@ -192,6 +241,8 @@ type pager struct {
 	mu     sync.Mutex
 	turns  []*stream
 	queued map[*stream][]*page
+	// ahead are pages that nobody waits for. They are taken when there are no others.
+	ahead  []*page
 	filled chan struct{}
 }
 
@@ -230,7 +281,7 @@ func (g *pager) poll() *page {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.turns) == 0 {
-		return nil
+		return g.pollAheadLocked()
 	}
 	s := g.turns[0]
 	g.turns = g.turns[1:]
@@ -242,7 +293,7 @@ func (g *pager) poll() *page {
 		g.queued[s] = pages[1:]
 		g.turns = append(g.turns, s)
 	}
-	if len(g.turns) > 0 {
+	if len(g.turns)+len(g.ahead) > 0 {
 		// For the other pagers.
 		signal(g.filled)
 	}
@@ -263,15 +314,19 @@ type pageCache struct {
 func newPageCache(limit int) *pageCache { return &pageCache{limit: limit, order: list.New()} }
 
 // add takes in a page that was just read; it stays even if it alone is beyond
-// the limit.
-func (c *pageCache) add(p *page, entries []*entry) {
+// the limit. One that was read ahead is the first to be evicted.
+func (c *pageCache) add(p *page, entries []*entry, ahead bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range entries {
 		p.bytes += e.bytes() + entryOverhead
 	}
 	c.bytes += p.bytes
-	p.element = c.order.PushBack(p)
+	if ahead {
+		p.element = c.order.PushFront(p)
+	} else {
+		p.element = c.order.PushBack(p)
+	}
 	for c.bytes > c.limit && c.order.Len() > 1 {
 		c.removeLocked(c.order.Front().Value.(*page))
 	}

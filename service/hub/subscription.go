@@ -44,6 +44,8 @@ type Subscription struct {
 	// judging is true while a load decides where to go on.
 	judging bool
 	closed  bool
+	// turned is true once the subscription has used up a page.
+	turned bool
 	// status is the count of the status that the subscriber knows of.
 	status uint32
 
@@ -302,11 +304,26 @@ func (s *Subscription) fromPageLocked(maxBytes int) (Delivery, result) {
 	from := s.cursor.Sequence - p.after.Sequence
 	if from >= uint64(len(entries)) {
 		// Used up, or evicted.
-		s.leavePageLocked()
+		s.turned = s.turned || len(entries) > 0
+		s.turnPageLocked()
 		return Delivery{}, again
+	}
+	if s.turned || from > uint64(len(entries)/2) {
+		s.hub.readAheadLocked(p, entries[len(entries)-1].position)
 	}
 	frames, last := collect(entries[from:], s.limit(), maxBytes)
 	return s.framesLocked(frames, last), delivered
+}
+
+// turnPageLocked leaves a page for the one that follows the cursor, if that is still
+// below the window. What was read ahead is kept by the page before it.
+func (s *Subscription) turnPageLocked() {
+	p := s.page
+	s.page = nil
+	if t := s.tail; s.cursor.Sequence < t.base.Sequence {
+		s.page = s.hub.pageLocked(s.stream, t, t.readAfter(s.cursor))
+	}
+	s.hub.leavePageLocked(p)
 }
 
 // atEndLocked is at the end of the tail.
