@@ -11,7 +11,8 @@ import (
 // *[Gap], *[Status], *[Closed] and *[Interrupted].
 type Event interface{ event() }
 
-// Frame is a published frame. It is the receiver's own.
+// Frame is a published frame. Its payload and headers must not be changed: subscriptions
+// of one stream may share them.
 type Frame struct {
 	// Position is where the frame stands in its stream; zero if it is ephemeral.
 	Position Position

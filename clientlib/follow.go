@@ -47,9 +47,7 @@ func (s *Subscription) follow(ctx context.Context) error {
 // interrupted tells of a call that ended.
 func (s *Subscription) interrupted(r *recovery, e *Error, pause time.Duration) {
 	s.client.telemetry.interrupted(s.client.ctx, e)
-	if r.worthLogging() {
-		s.client.logger.Warn("subscription interrupted", "stream", s.track.stream.String(), "error", e, "retry_in", pause, "failures", r.failures)
-	}
+	r.log("subscription interrupted", e, pause, "stream", s.track.stream.String())
 	s.queue.put(item{event: &Interrupted{Err: e, RetryIn: pause}, position: s.track.position})
 }
 

@@ -29,9 +29,7 @@ func (p *Publisher) run(ctx context.Context) {
 		}
 		p.callEnded(e)
 		p.client.telemetry.interrupted(ctx, e)
-		if r.worthLogging() {
-			p.client.logger.Warn("publisher interrupted", "error", e, "retry_in", pause, "failures", r.failures)
-		}
+		r.log("publisher interrupted", e, pause)
 		wait(ctx, pause)
 	}
 	if !p.finished() {

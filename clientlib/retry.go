@@ -2,6 +2,7 @@ package clientlib
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -98,6 +99,18 @@ func (r *recovery) after(e *Error) (pause time.Duration, final bool) {
 	return r.pauses.next(e.RetryIn), false
 }
 
-// worthLogging thins out what is the same again and again: the first failure in a row,
-// the second, the fourth, ….
+// log tells of a call that ended, and of what is the same again and again less and less:
+// of the first failure in a row, the second, the fourth, ….
+func (r *recovery) log(what string, e *Error, pause time.Duration, more ...any) {
+	if !r.worthLogging() {
+		return
+	}
+	level := slog.LevelWarn
+	if e.Reason == ReasonDraining || e.Reason == ReasonMaxStreamAge {
+		level = slog.LevelInfo // as a server does in the course of its life
+	}
+	more = append(more, "error", e, "retry_in", pause, "failures", r.failures)
+	r.client.logger.Log(r.client.ctx, level, what, more...)
+}
+
 func (r *recovery) worthLogging() bool { return r.failures&(r.failures-1) == 0 }

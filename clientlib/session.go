@@ -164,6 +164,7 @@ func (s *session) removeLocked(m *member) {
 func (s *session) finishLocked(m *member, err error) {
 	s.removeLocked(m)
 	m.stop()
+	m.cancel(nil)
 	m.queue.finish(err)
 	close(m.left)
 }

@@ -36,9 +36,7 @@ func (s *session) run() {
 			continue
 		}
 		s.client.telemetry.interrupted(ctx, e)
-		if r.worthLogging() {
-			s.client.logger.Warn("session interrupted", "subscriptions", len(interrupted), "error", e, "retry_in", pause, "failures", r.failures)
-		}
+		r.log("session interrupted", e, pause, "subscriptions", len(interrupted))
 		s.tell(interrupted, e, pause)
 		wait(ctx, pause)
 	}

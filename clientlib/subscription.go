@@ -63,6 +63,7 @@ func (c *Client) Subscribe(ctx context.Context, stream Stream, start Start, opti
 // run follows the stream until its end, that of ctx, or that of the client.
 func (s *Subscription) run(ctx context.Context) {
 	defer close(s.left)
+	defer s.cancel(nil)
 	defer context.AfterFunc(s.client.ctx, func() { s.cancel(context.Cause(s.client.ctx)) })()
 	err := s.follow(ctx)
 	if ctx.Err() != nil {
