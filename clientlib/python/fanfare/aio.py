@@ -12,30 +12,14 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections import deque
-from types import TracebackType
-from typing import (
-    Any,
-    AsyncIterator,
-    Deque,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Type,
-    Union,
-)
+from typing import Any, AsyncIterator, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 import grpc.aio
 
-from ._attempts import Attempts
-from ._backoff import Backoff
+from ._base import ClientBase, SubscriptionBase
 from ._requests import batch_request, close_request, publish_request, published, published_batch
-from ._resumption import Hole, Received, Resumption
+from ._resumption import Resumption
 from ._targets import CHANNEL_OPTIONS, Targets
 from .errors import FanfareError, error_of, helps_elsewhere
 from .events import Event
@@ -48,7 +32,7 @@ class _Connection(NamedTuple):
     stub: rpc.FanfareServiceStub
 
 
-class Client:
+class Client(ClientBase[_Connection]):
     """`fanfare.Client` for asyncio: its arguments and methods are the same, and those
     that wait are coroutines. It belongs to the event loop that it is first used in."""
 
@@ -71,11 +55,7 @@ class Client:
                 channel = grpc.aio.secure_channel(target, credentials, all_options)
             return _Connection(channel, rpc.FanfareServiceStub(channel))
 
-        Backoff(*backoff)  # refuses bounds that are none
-        self._targets = Targets(targets, connect)
-        self._timeout = timeout
-        self._attempt_timeout = attempt_timeout
-        self._backoff = backoff
+        super().__init__(targets, connect, timeout, attempt_timeout, backoff)
         self._closed = False
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
 
@@ -131,7 +111,7 @@ class Client:
         """Subscribes to a stream, as `fanfare.Client.subscribe` does."""
         if self._closed:
             raise ValueError("the client is closed")
-        subscription = Subscription(self, Resumption(channel, scope, start, Backoff(*self._backoff)))
+        subscription = Subscription(self._targets, self._resumption(channel, scope, start))
         self._subscriptions.add(subscription)
         return subscription
 
@@ -146,17 +126,11 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _call(self, method: str, request: Any, safe: bool, timeout: Optional[float]) -> Any:
-        timeout = self._timeout if timeout is None else timeout
-        attempts = Attempts(safe, timeout, self._attempt_timeout, Backoff(*self._backoff))
+        attempts = self._attempts(safe, timeout)
         while True:
             number, connection = self._targets.current()
             try:
@@ -171,7 +145,7 @@ class Client:
                 raise error
 
 
-class Subscription:
+class Subscription(SubscriptionBase[_Connection]):
     """An asynchronous iterator of a stream's events, made by `Client.subscribe`.
 
     It is `fanfare.Subscription` for asyncio. A wait for the next event may be
@@ -179,25 +153,11 @@ class Subscription:
     One task at a time iterates. `close` may be called by any.
     """
 
-    def __init__(self, client: Client, resumption: Resumption) -> None:
-        self._targets = client._targets
-        self._resumption = resumption
-        self._position = resumption.position
-        self._ready: Deque[Received] = deque()
-        self._over = False
-        self._failure: Optional[FanfareError] = None
-        self._resume_at = 0.0
+    def __init__(self, targets: Targets[_Connection], resumption: Resumption) -> None:
+        super().__init__(targets, resumption)
         self._closing = asyncio.Event()
-        self._call: Any = None
         self._read: Optional[asyncio.Future[Any]] = None
-        self._number = 0
         self._begin()
-
-    @property
-    def position(self) -> Position:
-        """The position after everything that was yielded. Store it with what was made
-        of the frames, and begin with ``Start.after`` of it later."""
-        return self._position
 
     def close(self) -> None:
         """Ends the subscription, and an iteration that waits."""
@@ -210,16 +170,12 @@ class Subscription:
 
     async def __anext__(self) -> Event:
         while not self._closing.is_set():
-            if self._ready:
-                event, self._position = self._ready.popleft()
-                if event is not None:
-                    return event
-            elif self._failure is not None:
-                failure, self._failure, self._over = self._failure, None, True
-                raise failure
-            elif self._over:
+            event = self._next_ready()
+            if event is not None:
+                return event
+            if self._over:
                 break
-            elif self._call is not None:
+            if self._call is not None:
                 await self._receive()
             elif not await self._closes_before(self._resume_at):
                 self._begin()
@@ -228,12 +184,7 @@ class Subscription:
     async def __aenter__(self) -> Subscription:
         return self
 
-    async def __aexit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     async def _closes_before(self, moment: float) -> bool:
@@ -244,6 +195,7 @@ class Subscription:
         return True
 
     def _begin(self) -> None:
+        self._read = None
         self._number, connection = self._targets.current()
         self._call = connection.stub.Subscribe(self._resumption.request())
 
@@ -257,33 +209,13 @@ class Subscription:
         except asyncio.CancelledError:
             if not self._read.cancelled():
                 raise
-            self._end(FanfareError(grpc.StatusCode.CANCELLED, "the call was cancelled"))
+            if not self._closing.is_set():
+                self._end(FanfareError(grpc.StatusCode.CANCELLED, "the call was cancelled"))
         except grpc.RpcError as failed:
             self._end(error_of(failed))
         else:
             self._read = None
             if response is grpc.aio.EOF:
                 self._end(None)
-                return
-            try:
-                self._ready.extend(self._resumption.take(response))
-            except Hole as hole:
-                self._ready.extend(hole.received)
-                self._call.cancel()
-                self._end(hole)
-
-    def _end(self, error: Optional[FanfareError]) -> None:
-        self._call = self._read = None
-        if error is not None and helps_elsewhere(error):
-            self._targets.failed(self._number)
-        try:
-            pause = self._resumption.ended(error)
-        except FanfareError as final:
-            self._failure = final
-            return
-        if pause is None:
-            self._over = True
-            return
-        self._resume_at = time.monotonic() + pause.seconds
-        if pause.event is not None:
-            self._ready.append(Received(pause.event, self._resumption.position))
+            else:
+                self._take(response)

@@ -6,18 +6,15 @@ import contextlib
 import threading
 import time
 import weakref
-from collections import deque
-from types import TracebackType
-from typing import Any, Deque, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 
-from ._attempts import Attempts
-from ._backoff import Backoff
+from ._base import ClientBase, SubscriptionBase
 from ._requests import batch_request, close_request, publish_request, published, published_batch
-from ._resumption import Hole, Received, Resumption
+from ._resumption import Resumption
 from ._targets import CHANNEL_OPTIONS, Targets
-from .errors import FanfareError, error_of, helps_elsewhere
+from .errors import error_of, helps_elsewhere
 from .events import Event
 from .frames import NewFrame, Position, Published, Start, position_of
 from .v1 import fanfare_pb2_grpc as rpc
@@ -41,7 +38,7 @@ def _connecting(connection: _Connection) -> Iterator[None]:
         call.cancel()
 
 
-class Client:
+class Client(ClientBase[_Connection]):
     """Publishes to and subscribes at the servers of one store.
 
     ``targets`` is one server or several, in gRPC's form: "host:port" or
@@ -77,11 +74,7 @@ class Client:
                 channel = grpc.secure_channel(target, credentials, all_options)
             return _Connection(channel, rpc.FanfareServiceStub(channel))
 
-        Backoff(*backoff)  # refuses bounds that are none
-        self._targets = Targets(targets, connect)
-        self._timeout = timeout
-        self._attempt_timeout = attempt_timeout
-        self._backoff = backoff
+        super().__init__(targets, connect, timeout, attempt_timeout, backoff)
         self._closing = threading.Event()
         self._lock = threading.Lock()  # guards _subscriptions, and orders closing
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
@@ -158,7 +151,7 @@ class Client:
         with self._lock:
             if self._closing.is_set():
                 raise ValueError("the client is closed")
-            subscription = Subscription(self, Resumption(channel, scope, start, Backoff(*self._backoff)))
+            subscription = Subscription(self._targets, self._resumption(channel, scope, start))
             self._subscriptions.add(subscription)
             return subscription
 
@@ -175,17 +168,11 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _call(self, method: str, request: Any, safe: bool, timeout: Optional[float]) -> Any:
-        timeout = self._timeout if timeout is None else timeout
-        attempts = Attempts(safe, timeout, self._attempt_timeout, Backoff(*self._backoff))
+        attempts = self._attempts(safe, timeout)
         while True:
             number, connection = self._targets.current()
             try:
@@ -200,7 +187,7 @@ class Client:
                     raise error
 
 
-class Subscription:
+class Subscription(SubscriptionBase[_Connection]):
     """An iterator of a stream's events, made by `Client.subscribe`.
 
     Iterating blocks until something comes, and ends when the stream is closed or
@@ -211,60 +198,38 @@ class Subscription:
     One thread at a time iterates. `close` may be called by any.
     """
 
-    def __init__(self, client: Client, resumption: Resumption) -> None:
-        self._targets = client._targets
-        self._resumption = resumption
-        self._position = resumption.position
-        self._ready: Deque[Received] = deque()
-        self._over = False
-        self._failure: Optional[FanfareError] = None
-        self._resume_at = 0.0
+    def __init__(self, targets: Targets[_Connection], resumption: Resumption) -> None:
+        super().__init__(targets, resumption)
         self._closing = threading.Event()
         self._lock = threading.Lock()  # orders beginning a call and closing
-        self._call: Any = None
-        self._number = 0
         self._begin()
-
-    @property
-    def position(self) -> Position:
-        """The position after everything that was yielded. Store it with what was made
-        of the frames, and begin with ``Start.after`` of it later."""
-        return self._position
 
     def close(self) -> None:
         """Ends the subscription, and an iteration that waits."""
         with self._lock:
             self._closing.set()
-            if self._call is not None:
-                self._call.cancel()
+            call = self._call
+        if call is not None:
+            call.cancel()
 
     def __iter__(self) -> Iterator[Event]:
         return self
 
     def __next__(self) -> Event:
         while not self._closing.is_set():
-            if self._ready:
-                event, self._position = self._ready.popleft()
-                if event is not None:
-                    return event
-            elif self._failure is not None:
-                failure, self._failure, self._over = self._failure, None, True
-                raise failure
-            elif self._over:
+            event = self._next_ready()
+            if event is not None:
+                return event
+            if self._over:
                 break
-            elif self._call is not None or self._begin():
+            if self._call is not None or self._begin():
                 self._receive()
         raise StopIteration
 
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _begin(self) -> bool:
@@ -285,27 +250,7 @@ class Subscription:
         except StopIteration:
             self._end(None)
         except grpc.RpcError as failed:
-            self._end(error_of(failed))
+            if not self._closing.is_set():
+                self._end(error_of(failed))
         else:
-            try:
-                self._ready.extend(self._resumption.take(response))
-            except Hole as hole:
-                self._ready.extend(hole.received)
-                self._call.cancel()
-                self._end(hole)
-
-    def _end(self, error: Optional[FanfareError]) -> None:
-        self._call = None
-        if error is not None and helps_elsewhere(error):
-            self._targets.failed(self._number)
-        try:
-            pause = self._resumption.ended(error)
-        except FanfareError as final:
-            self._failure = final
-            return
-        if pause is None:
-            self._over = True
-            return
-        self._resume_at = time.monotonic() + pause.seconds
-        if pause.event is not None:
-            self._ready.append(Received(pause.event, self._resumption.position))
+            self._take(response)

@@ -6,3 +6,5 @@ faulthandler.dump_traceback_later(300, exit=True)
 
 # What the client warns of is what the tests provoke.
 logging.getLogger("fanfare").addHandler(logging.NullHandler())
+# Starting and ending servers holds up the event loop, in tests.
+logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -120,6 +120,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._port = port
         self.deaf = False
+        self.accepted = 0
         self._lock = threading.Lock()
         self._sockets: List[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -161,6 +162,7 @@ class Proxy:
                 client.close()
                 continue
             with self._lock:
+                self.accepted += 1
                 self._sockets += [client, server]
             for arguments in ((client, server, False), (server, client, True)):
                 thread = threading.Thread(target=self._pass, args=arguments)

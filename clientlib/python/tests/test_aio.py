@@ -166,7 +166,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             client = self.new_client(*dead, self.server.target)
             await client.publish("c", "s", ephemeral=True)
             subscription = self.new_client(*dead, self.server.target).subscribe("c", "s", Start.live())
-            self.assertIsInstance(await subscription.__anext__(), Subscribed)
+            await take(subscription, Subscribed)
 
     async def test_gives_up_in_the_time_that_it_was_given(self) -> None:
         proxy = Proxy(self.server.port)

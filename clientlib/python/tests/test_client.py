@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import threading
 import unittest
@@ -238,7 +239,22 @@ class ClientTest(unittest.TestCase):
         for _ in range(5):  # which one comes first is chance
             client = self.client(*dead, self.server.target)
             client.publish("c", self.scope, ephemeral=True)
-            self.assertIsInstance(next(self.client(*dead, self.server.target).subscribe("c", self.scope)), Subscribed)
+            take(self.client(*dead, self.server.target).subscribe("c", self.scope), Subscribed)
+
+    def test_stays_with_a_target_that_has_not_failed(self) -> None:
+        # Closing cancels a call that is waited for, which looks like a failure of its
+        # server.
+        proxies = [self.proxy(), self.proxy()]
+        client = self.client(*(proxy.target for proxy in proxies))
+        for _ in range(5):
+            subscription = client.subscribe("c", self.scope)
+            seen: List[Event] = []
+            reader = threading.Thread(target=collections.deque, args=(map(seen.append, subscription),))
+            reader.start()
+            eventually("the reader has caught up", lambda: len(seen) == 2)
+            subscription.close()
+            reader.join(PATIENCE)
+        self.assertEqual(sorted(proxy.accepted for proxy in proxies), [0, 1])
 
     def test_publishes_once_though_the_answer_is_lost(self) -> None:
         proxy = self.proxy()
