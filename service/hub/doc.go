@@ -30,9 +30,10 @@
 // an announcement said so.
 //
 // A refresh also verifies the row at the tail's head, as a resume would. It
-// happens after every new listening, on a hint, when an announcement does not
-// fit, and for every resident stream once in the re-read interval, which bounds
-// the damage of an announcement that never came.
+// happens after every new listening, on a hint, and when an announcement does not
+// fit. And once in the re-read interval the store is asked, of every resident stream,
+// whether it is as it is known here, head and origin included; what is not is
+// refreshed. That bounds the damage of an announcement that never came.
 //
 // Next in line counts only while the listening's server is the one that the tail
 // was last read from. Another may have lost commits, and a frame with the next
@@ -108,7 +109,7 @@
 // [Hub.Run] owns all of them and returns when they have, but for those that wait for
 // a listening, which [Subscription.Close] ends: the loader (rounds for
 // new subscriptions and for those whose page could not be read), the refresher
-// (rounds for resident streams), the scheduler of refreshes, which also looks after
+// (rounds for resident streams), the checker of the re-read, the scheduler of both, which also looks after
 // announcements that are awaited, the pagers, and the
 // sweeper (linger and memory). The bus calls [Sink] from a goroutine of its own.
 //
