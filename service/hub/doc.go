@@ -109,8 +109,8 @@
 // [Hub.Run] owns all of them and returns when they have, but for those that wait for
 // a listening, which [Subscription.Close] ends: the loader (rounds for
 // new subscriptions and for those whose page could not be read), the refresher
-// (rounds for resident streams), the checker of the re-read, the scheduler of both, which also looks after
-// announcements that are awaited, the pagers, and the
+// (rounds for resident streams), the checker of the re-read, the scheduler of both,
+// which also looks after announcements that are awaited, the pagers, and the
 // sweeper (linger and memory). The bus calls [Sink] from a goroutine of its own.
 //
 // # Locks

@@ -98,8 +98,12 @@ type fanned struct {
 	p50, p99 float64
 }
 
-// net is server without what it uses when nothing is published.
-func (f fanned) net() float64 { return max(0, f.server-f.idle*f.seconds) }
+// net is server without what it uses when nothing is published, but never less than a
+// hundredth of it: the two are measured one after the other, and in a short round the
+// second may come out larger.
+func (f fanned) net() float64 { return withoutUpkeep(f.server, f.idle*f.seconds) }
+
+func withoutUpkeep(server, upkeep float64) float64 { return max(server/100, server-upkeep) }
 
 func (f fanned) perMillion() float64       { return f.server / f.deliveries * 1e6 }
 func (f fanned) perMessage() float64       { return f.deliveries / f.messages }

@@ -114,7 +114,7 @@ func unheardOnce(ctx context.Context, r *Run, p *publishers, last *stage) (unhea
 	after, err := last.server.Usage()
 	published := float64(p.count() - frames)
 	cost.server = micros(after.CPU-before.CPU) / published
-	cost.net = max(0, cost.server-idle*1e6*time.Since(began).Seconds()/published)
+	cost.net = withoutUpkeep(cost.server, idle*1e6*time.Since(began).Seconds()/published)
 	return cost, err
 }
 
