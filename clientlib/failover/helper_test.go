@@ -122,30 +122,49 @@ func serveOn(t testing.TB, database string, socket net.Listener, options ...func
 // die ends the hub as a crash does: its socket stays, and nobody serves there.
 func (h *testHub) die(t testing.TB) {
 	t.Helper()
-	h.socket.(*net.UnixListener).SetUnlinkOnClose(false)
+	h.socket.(*socketListener).dies = true
 	if err := h.Stop(); err != nil {
 		t.Error(err)
 	}
 }
 
-// listenAt listens on a socket, instead of whoever did before.
-func listenAt(t testing.TB, path string) *net.UnixListener {
+// listenAt listens on a socket, instead of whoever did before. As that of a server it
+// gets its name when somebody listens: before, it would look like a dead one's.
+func listenAt(t testing.TB, path string) net.Listener {
 	t.Helper()
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: path + "-new", Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return lis
+	lis.SetUnlinkOnClose(false)
+	if err := os.Rename(path+"-new", path); err != nil {
+		t.Fatal(err)
+	}
+	return &socketListener{UnixListener: lis, path: path}
+}
+
+// socketListener removes its socket when it is closed, unless it dies.
+type socketListener struct {
+	*net.UnixListener
+	path string
+	dies bool
+	once sync.Once
+}
+
+func (l *socketListener) Close() error {
+	l.once.Do(func() {
+		if !l.dies {
+			os.Remove(l.path)
+		}
+	})
+	return l.UnixListener.Close()
 }
 
 // leaveStaleSocket leaves a socket as a killed process does.
 func leaveStaleSocket(t testing.TB, path string) {
 	t.Helper()
 	lis := listenAt(t, path)
-	lis.SetUnlinkOnClose(false)
+	lis.(*socketListener).dies = true
 	if err := lis.Close(); err != nil {
 		t.Fatal(err)
 	}

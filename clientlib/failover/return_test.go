@@ -26,22 +26,11 @@ func TestADrainedHubIsWaitedFor(t *testing.T) {
 	r := w.subscribe(nil)
 	w.publish("a")
 	r.want("a")
-	if err := first.Drain(patient(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.end(); status.Code(err) != codes.Unavailable {
-		t.Errorf("the subscription ended with %v", err)
-	}
-	// Before there is another hub.
-	published := make(chan error, 1)
-	go func() {
-		_, err := w.Publish(patient(t), publishRequest("b"))
-		published <- err
-	}()
-	startHub(t, database, path)
-	if err := <-published; err != nil {
-		t.Errorf("publish: %v", err)
-	}
+	replaceHub(t, w, first, func() {
+		if err := r.end(); status.Code(err) != codes.Unavailable {
+			t.Errorf("the subscription ended with %v", err)
+		}
+	}, func() { startHub(t, database, path) })
 	w.subscribe(r.position).want("b")
 	w.mustUseHub()
 }
@@ -63,22 +52,8 @@ func TestADrainedHubOnAPortIsWaitedFor(t *testing.T) {
 		cfg.Hub, cfg.RestartWait = lis.Addr().String(), patience
 	})
 	r := w.subscribe(nil)
-	if err := first.Drain(patient(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.end(); status.Code(err) != codes.Unavailable {
-		t.Errorf("the subscription ended with %v", err)
-	}
-	published := make(chan error, 1)
-	go func() {
-		_, err := w.Publish(patient(t), publishRequest("a"))
-		published <- err
-	}()
-	serveOn(t, database, listen(lis.Addr().String()))
-	if err := <-published; err != nil {
-		t.Errorf("publish: %v", err)
-	}
-	w.subscribe(r.position).want("a")
+	replaceHub(t, w, first, func() { _ = r.end() }, func() { serveOn(t, database, listen(lis.Addr().String())) })
+	w.subscribe(r.position).want("b")
 	w.mustUseHub()
 }
 
@@ -90,19 +65,33 @@ func TestPublishersWaitForADrainedHub(t *testing.T) {
 	first := startHub(t, database, path, drainQuickly)
 	w := newWorker(t, path, database, func(cfg *failover.Config) { cfg.RestartWait = patience })
 	w.publish("a")
+	replaceHub(t, w, first, func() {}, func() { startHub(t, database, path) })
+	w.mustUseHub()
+}
+
+// mustReturn has the worker return when the hub says that it is ready.
+func (w *worker) mustReturn() {
+	w.t.Helper()
+	eventually(w.t, "return to the hub", func() bool { return w.ReturnToHub(patient(w.t)) == nil })
+}
+
+// replaceHub drains a hub and starts another. A publish that begins when the first has
+// gone waits for the second.
+func replaceHub(t *testing.T, w *worker, first *testHub, gone, start func()) {
+	t.Helper()
 	if err := first.Drain(patient(t)); err != nil {
 		t.Fatal(err)
 	}
+	gone()
 	published := make(chan error, 1)
 	go func() {
 		_, err := w.Publish(patient(t), publishRequest("b"))
 		published <- err
 	}()
-	startHub(t, database, path)
+	start()
 	if err := <-published; err != nil {
 		t.Errorf("publish: %v", err)
 	}
-	w.mustUseHub()
 }
 
 // A hub that drains and does not come back is absent.
@@ -145,9 +134,7 @@ func TestReturnToTheHub(t *testing.T) {
 	startHub(t, database, path)
 	ended := make(chan error, 1)
 	go func() { ended <- r.end() }()
-	if err := w.ReturnToHub(patient(t)); err != nil {
-		t.Fatal(err)
-	}
+	w.mustReturn()
 	if err := <-ended; status.Code(err) != codes.Unavailable {
 		t.Errorf("the subscription ended with %v", err)
 	}
@@ -183,9 +170,7 @@ func TestAFlappingHub(t *testing.T) {
 		}
 		traffic.AwaitAcknowledged(200)
 		h = startHub(t, database, path, all, drainQuickly)
-		if err := w.ReturnToHub(patient(t)); err != nil {
-			t.Fatal(err)
-		}
+		w.mustReturn()
 	}
 	traffic.Finish()
 	if n := len(w.told()); n < 2 {
