@@ -21,7 +21,7 @@ func onEachWay(t *testing.T, test func(t *testing.T, w *world)) {
 	for name, session := range map[string]bool{"subscribe": false, "session": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := servicetest.Start(t, "sqlite::memory:", func(c *servicetest.Config) { c.Service.Heartbeat = 100 * time.Millisecond })
+			r := servicetest.Start(t, "sqlite::memory:", func(c *servicetest.Config) { c.Service.Heartbeat = 500 * time.Millisecond })
 			w := &world{t: t, replica: r, direct: newClient(t, []string{r.Addr})}
 			if session {
 				w.options = []clientlib.Option{clientlib.WithSession()}
