@@ -22,7 +22,9 @@ type Store interface {
 	//
 	// If ctx ends before the publication was sent to the database it is withdrawn
 	// and done gets the context's error; if it ends later done gets
-	// ErrOutcomeUnknown.
+	// ErrOutcomeUnknown. Of publications with one context, one that was submitted
+	// after a withdrawn one is never stored, unless the context has a deadline: the
+	// store gives up those that it has already tried a little earlier than others.
 	//
 	// done's error is a *LimitError, *KeyConflictError, *ExpectationError,
 	// ErrSequenceExhausted, ErrPublishQueueFull, ErrNotificationQueueFull,

@@ -110,6 +110,12 @@ func (p *pipeline) loop(ctx context.Context, w *writer, closing context.Context)
 // receive reads and submits requests until the client half-closes, which is
 // nil, or ctx ends.
 func (p *pipeline) receive(ctx context.Context) error {
+	// The call's end, not ctx's: what was admitted before the call began to close is
+	// carried through. And not its deadline, by which the store would give up some
+	// publications before others: those of a call are all carried through or, from one
+	// on, withdrawn.
+	publishing, cancel := context.WithCancel(context.WithoutCancel(p.stream.Context()))
+	context.AfterFunc(p.stream.Context(), cancel)
 	for {
 		request, err := p.stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -118,14 +124,15 @@ func (p *pipeline) receive(ctx context.Context) error {
 		if err != nil {
 			return failureOf(err)
 		}
-		if err := p.submit(ctx, request); err != nil {
+		if err := p.submit(ctx, publishing, request); err != nil {
 			return failureOf(err)
 		}
 	}
 }
 
-// submit waits for room and hands one request to the store.
-func (p *pipeline) submit(ctx context.Context, request *fanfarev1.PublishStreamRequest) error {
+// submit waits for room, until ctx ends, and hands one request to the store, which
+// may withdraw it when publishing ends.
+func (p *pipeline) submit(ctx, publishing context.Context, request *fanfarev1.PublishStreamRequest) error {
 	number := request.GetNumber()
 	publication, invalid := p.server.publication("frame", request.GetFrame())
 	weight := min(int64(publication.Size()), maxPipelinedBytes)
@@ -144,9 +151,7 @@ func (p *pipeline) submit(ctx context.Context, request *fanfarev1.PublishStreamR
 		p.answers <- p.refused(number, weight, invalid)
 		return nil
 	}
-	// The call's own context, not ctx: what was admitted before the call began to
-	// close is carried through.
-	p.server.store.Submit(p.stream.Context(), publication, func(o backlog.Outcome, err error) {
+	p.server.store.Submit(publishing, publication, func(o backlog.Outcome, err error) {
 		if err != nil {
 			p.answers <- p.refused(number, weight, err)
 			return

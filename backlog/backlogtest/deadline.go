@@ -3,6 +3,9 @@ package backlogtest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -12,6 +15,7 @@ var deadlineTests = []test{
 	{"AlreadyCancelled", testCancelled},
 	{"AlreadyPast", testPast},
 	{"NeighboursOfTheCancelled", testCancelledNeighbours},
+	{"WithdrawnFromTheEnd", testWithdrawnFromTheEnd},
 }
 
 func testCancelled(h *harness) {
@@ -82,5 +86,32 @@ func testCancelledNeighbours(h *harness) {
 	contiguous(h, l.Frames, 1)
 	if head := l.State.Head.Sequence; head < stored || head > stored+unknown {
 		h.Errorf("%d frames are stored, %d were acknowledged and %d are unknown", head, stored, unknown)
+	}
+}
+
+// testWithdrawnFromTheEnd: a caller that submits one frame after another and then
+// leaves has the first of them stored, never one without those before it. Each was
+// withdrawn by a goroutine of its own, and a transaction that began meanwhile took
+// what they had not come to yet.
+func testWithdrawnFromTheEnd(h *harness) {
+	const rounds, frames = 40, 100
+	for round := range rounds {
+		stream := name(fmt.Sprintf("left %d", round))
+		ctx, leave := context.WithCancel(context.Background())
+		var answered sync.WaitGroup
+		for i := range frames {
+			answered.Add(1)
+			h.Submit(ctx, text(stream, strconv.Itoa(i)), func(backlog.Outcome, error) { answered.Done() })
+			if i == frames*round/rounds {
+				go leave()
+			}
+		}
+		answered.Wait()
+		for i, payload := range payloads(h.load(everything(stream)).Frames) {
+			if payload != strconv.Itoa(i) {
+				h.Fatalf("frame %s is stored as number %d: what came before it is not", payload, i+1)
+			}
+		}
+		leave()
 	}
 }

@@ -216,7 +216,7 @@ func (c *committer) awaitTurn(ctx context.Context, it *item, stream backlog.Stre
 	ended := make(chan error, 1)
 	it.done = func(_ backlog.Outcome, err error) { ended <- err }
 	// Outside the lock: a context that has ended meanwhile calls at once.
-	it.stop = context.AfterFunc(ctx, func() { c.withdraw(it, ctx.Err()) })
+	it.gone, it.stop = ctx.Err, context.AfterFunc(ctx, func() { c.withdraw(it, ctx.Err()) })
 	c.mu.Lock()
 	err := c.enqueueCallLocked(it, stream)
 	c.mu.Unlock()

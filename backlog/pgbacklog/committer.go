@@ -205,7 +205,7 @@ func (c *committer) submit(ctx context.Context, p backlog.Publication, done func
 	it.deadline, _ = ctx.Deadline()
 	if ctx.Done() != nil {
 		// Outside the lock: a context that has ended meanwhile calls at once.
-		it.stop = context.AfterFunc(ctx, func() { c.withdraw(it, ctx.Err()) })
+		it.gone, it.stop = ctx.Err, context.AfterFunc(ctx, func() { c.withdraw(it, ctx.Err()) })
 	}
 	c.mu.Lock()
 	err := c.enqueueLocked(it)

@@ -59,13 +59,15 @@ func (c *committer) commitBatch(ctx context.Context) time.Duration {
 // the wait of all: only when the last transaction failed are deadlines minded.
 func (c *committer) takeBatch() ([]*item, time.Duration) {
 	c.mu.Lock()
-	if c.batch.failures == 0 {
-		defer c.mu.Unlock()
-		c.inFlight = c.batch.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes)
-		return c.inFlight, 0
+	if c.batch.failures > 0 {
+		c.mu.Unlock()
+		return c.takeUnderDeadlines(&c.batch)
 	}
+	var settled answers
+	taken := c.takeLocked(&settled, &c.batch)
 	c.mu.Unlock()
-	return c.takeUnderDeadlines(&c.batch)
+	settled.deliver()
+	return taken, 0
 }
 
 // report logs the frames that the database refuses, and when transactions of n

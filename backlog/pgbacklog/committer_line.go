@@ -47,17 +47,24 @@ type line struct {
 	failures int
 }
 
-// take moves the front of what waits into flight.
-func (l *line) take(maxFrames int, maxBytes int64) []*item {
+// take moves the front of what waits into flight, and returns apart what it met
+// whose callers have left. They have all that waits withdrawn, in any order, and
+// none of it may be stored without what they had submitted before.
+func (l *line) take(maxFrames int, maxBytes int64) (taken, left []*item) {
 	if l.limit >= maxFrames {
 		l.limit = 0
 	}
 	if l.limit > 0 {
 		maxFrames = l.limit
 	}
-	taken := make([]*item, 0, min(maxFrames, l.waiting.len))
+	taken = make([]*item, 0, min(maxFrames, l.waiting.len))
 	var bytes int64
 	for it := l.waiting.front; it != nil && len(taken) < maxFrames; it = l.waiting.front {
+		if it.gone != nil && it.gone() != nil {
+			l.waiting.remove(it)
+			left = append(left, it)
+			continue
+		}
 		if bytes += it.size; len(taken) > 0 && (bytes > maxBytes || it.call != nil) {
 			break
 		}
@@ -68,7 +75,7 @@ func (l *line) take(maxFrames int, maxBytes int64) []*item {
 			break // it has a transaction of its own
 		}
 	}
-	return taken
+	return taken, left
 }
 
 // lockTimeout is the longest wait for a lock that the deadlines of items allow,
@@ -157,13 +164,22 @@ func (c *committer) takeUnderDeadlines(l *line) ([]*item, time.Duration) {
 	now := time.Now()
 	c.mu.Lock()
 	c.expireLocked(&settled, l, now)
-	taken := l.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes)
-	if l == &c.batch {
-		c.inFlight = taken
-	}
+	taken := c.takeLocked(&settled, l)
 	c.mu.Unlock()
 	settled.deliver()
 	return taken, lockTimeout(taken, now)
+}
+
+// takeLocked takes from a line, and answers what is withdrawn there.
+func (c *committer) takeLocked(settled *answers, l *line) []*item {
+	taken, left := l.take(c.cfg.MaxBatchFrames, c.cfg.MaxBatchBytes)
+	for _, it := range left {
+		c.answerLocked(settled, it, backlog.Outcome{}, it.certain(it.gone()))
+	}
+	if l == &c.batch {
+		c.inFlight = taken
+	}
+	return taken
 }
 
 // expireLocked answers what has no time left for an attempt.

@@ -72,7 +72,7 @@ func (c *committer) submit(ctx context.Context, it *item) {
 	}
 	if ctx.Done() != nil {
 		// Outside the lock: a context that has ended meanwhile calls at once.
-		it.stop = context.AfterFunc(ctx, func() { c.withdraw(it, ctx.Err()) })
+		it.gone, it.stop = ctx.Err, context.AfterFunc(ctx, func() { c.withdraw(it, ctx.Err()) })
 	}
 	c.mu.Lock()
 	err := c.enqueueLocked(it)
@@ -165,14 +165,23 @@ func (c *committer) await() bool {
 }
 
 // take takes from the front of the queue what goes into one transaction. The
-// result is valid until the next call.
+// result is valid until the next call. What it meets whose callers have left is
+// answered: they have all that waits withdrawn, in any order, and none of it may be
+// stored without what they had submitted before.
 func (c *committer) take() []*item {
 	c.taken = c.taken[:0]
+	var left []*item
 	var amount load
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	for c.waiting.Len() > 0 {
 		it := c.waiting.Front().Value.(*item)
+		if it.gone != nil && it.gone() != nil {
+			c.waiting.Remove(it.place)
+			c.queued.remove(it)
+			it.state, it.err = itemAnswered, it.gone()
+			left = append(left, it)
+			continue
+		}
 		if !amount.fits(it, c.store.cfg.MaxBatchFrames, c.store.cfg.MaxBatchBytes) {
 			break
 		}
@@ -180,6 +189,10 @@ func (c *committer) take() []*item {
 		it.state = itemInFlight
 		amount.add(it)
 		c.taken = append(c.taken, it)
+	}
+	c.mu.Unlock()
+	for _, it := range left {
+		it.answer()
 	}
 	return c.taken
 }

@@ -32,7 +32,9 @@ type item struct {
 	refusal error
 	// done is called once, without locks. It must not block.
 	done func(*item)
-	// stop ends the watch over the caller's context; nil if there is none.
+	// gone is the error of the caller's context, and stop ends the watch over it; nil
+	// if it cannot end.
+	gone func() error
 	stop func() bool
 
 	// The committer's mu guards the rest until the item is answered.

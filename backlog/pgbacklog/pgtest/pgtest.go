@@ -82,13 +82,26 @@ func newDatabase(t testing.TB, serverURL string) string {
 		t.Fatalf("create a test database: %v", err)
 	}
 	t.Cleanup(func() {
-		err := execute(serverURL, "drop database if exists "+name+" with (force)")
+		err := drop(serverURL, name)
 		var refused *pgconn.ConnectError
 		if err != nil && !errors.As(err, &refused) { // a test may leave its own server stopped
 			t.Errorf("drop the test database: %v", err)
 		}
 	})
 	return withDatabase(serverURL, name)
+}
+
+// drop ends what is connected to a database and drops it. PostgreSQL waits for the
+// ends for 5 seconds, which is too short on a busy machine.
+func drop(serverURL, name string) (err error) {
+	for range 6 {
+		err = execute(serverURL, "drop database if exists "+name+" with (force)")
+		var inUse *pgconn.PgError
+		if !errors.As(err, &inUse) || inUse.Code != "55006" {
+			return err
+		}
+	}
+	return err
 }
 
 func execute(databaseURL, sql string) error {
