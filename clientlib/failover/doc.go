@@ -36,6 +36,10 @@
 // the hub says that its database is away, an own connection would not help, and as
 // many of them as there are workers would hinder the database's return.
 //
+// All workers of a hub that dies come to the database at the same time. They are let in
+// one by one, and only while a tenth of the server's connections, and five at least,
+// stay free for others.
+//
 // If the own server cannot be started either, calls fail UNAVAILABLE with both
 // reasons, and the next ones try the hub first.
 //
