@@ -51,11 +51,16 @@ run: build ## Build, and serve on the embedded store; FLAGS are for fanfare serv
 	@'$(BIN)/fanfare' serve --drain-delay 0 $(FLAGS)
 
 .PHONY: test
-test: $(HEALTH_PROBE) ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves
+test: $(HEALTH_PROBE) test-clients ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves
 	@bin=$$(deploy/postgres.sh bin); \
 	echo "PostgreSQL binaries: $$bin$(if $(RACE),,; no C compiler found: the race detector is off)"; \
 	FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_HEALTH_PROBE='$(HEALTH_PROBE)' $(GO_TEST) -timeout 15m ./...
 	@go test -C bench/charts ./...
+
+.PHONY: test-clients
+test-clients: build ## Run the tests of the Python and the TypeScript client
+	FANFARE_BIN='$(abspath $(BIN))/fanfare' clientlib/python/test.sh
+	FANFARE_BIN='$(abspath $(BIN))/fanfare' clientlib/typescript/test.sh
 
 .PHONY: test-long
 test-long: $(HEALTH_PROBE) ## Run the tests with the long forms of the soak and chaos tests (an hour)
@@ -98,7 +103,7 @@ lint: $(STATICCHECK) ## Check formatting, go vet, staticcheck, and the protocol 
 	go vet ./...
 	$(STATICCHECK) ./...
 	cd bench/charts && go vet ./... && $(STATICCHECK) ./...
-	@if command -v npm >/dev/null; then $(MAKE) lint-proto checkgenerate; \
+	@if command -v npm >/dev/null; then $(MAKE) lint-proto checkgenerate checkstubs; \
 	else echo 'npm is not installed: the protocol is not linted and gen/ is not compared with it'; fi
 
 .PHONY: lint-proto
