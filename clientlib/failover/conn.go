@@ -204,7 +204,7 @@ func (c *Conn) pick() (*way, *start, error) {
 // of the own server if it is being left.
 func (c *Conn) reachHub(ctx context.Context, w *way) (*start, error) {
 	err := w.hub.reach(ctx, c.hubMayReturnUntil)
-	if err != nil && w.hub.wentOrderly() {
+	if err != nil && w.hub.wentOrderly(err) {
 		c.expectReturn()
 		err = w.hub.reach(ctx, c.hubMayReturnUntil)
 	}
@@ -249,7 +249,7 @@ func (c *Conn) judge(ctx context.Context, w *way, err error) error {
 		if refused := w.hub.refusal(); refused != nil {
 			return status.Error(codes.PermissionDenied, refused.Error())
 		}
-		if w.hub.wentOrderly() {
+		if w.hub.wentOrderly(nil) {
 			c.expectReturn()
 		}
 		if !c.expectsReturn() {

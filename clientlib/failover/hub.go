@@ -165,13 +165,16 @@ func (h *hubLink) answered() {
 
 // wentOrderly reports whether the hub has removed its socket, as it does when it
 // drains and not when it dies: it is probably being replaced. Some calls of this
-// process find that out before any is told. It reports it once for each time.
-func (h *hubLink) wentOrderly() bool {
+// process find that out before any is told. seen is why the hub could not be reached,
+// if that was tried: there may be a socket again. It reports it once for each time.
+func (h *hubLink) wentOrderly(seen error) bool {
 	if h.path == "" {
 		return false
 	}
-	if _, err := os.Lstat(h.path); !errors.Is(err, fs.ErrNotExist) {
-		return false
+	if !errors.Is(seen, fs.ErrNotExist) {
+		if _, err := os.Lstat(h.path); !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
