@@ -114,6 +114,23 @@ func TestEachEndIsFollowedByOneCall(t *testing.T) {
 	}
 }
 
+// Calls that each bring something new are no failure that goes on: the pauses stay short.
+func TestProgressKeepsThePausesShort(t *testing.T) {
+	t.Parallel()
+	const shortest = 2 * time.Millisecond
+	c := &calls{}
+	for n := range uint64(10) {
+		c.plays = append(c.plays, fails(refusal(codes.Unavailable, "", 0), n+1))
+	}
+	client := newClient(t, []string{(&fakeServer{subscribe: c.serve}).start(t)}, clientlib.WithBackoff(shortest, time.Minute))
+	r := read(t, client.Subscribe(t.Context(), stream(""), clientlib.Oldest()))
+	for n := range 10 {
+		if got := until[*clientlib.Interrupted](r).RetryIn; got > 3*shortest {
+			t.Fatalf("after %d calls that brought a frame each the pause is %s", n+1, got)
+		}
+	}
+}
+
 // Scenario S165: errors that trying again cannot help end the subscription after one call.
 func TestFinalErrorsEndASubscription(t *testing.T) {
 	for _, code := range []codes.Code{codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented, codes.NotFound, codes.FailedPrecondition, codes.Unauthenticated} {
@@ -186,20 +203,18 @@ func sentToken(ctx context.Context) string {
 func TestANewTokenGoesOnAtThePosition(t *testing.T) {
 	t.Parallel()
 	c := &calls{}
-	valid := "Bearer token 0"
-	expires := fails(refusal(codes.Unauthenticated, "", 0), 1, 2, 3)
-	c.plays = append(c.plays, expires, idles(4, 5))
+	expired := refusal(codes.Unauthenticated, "", 0)
+	c.plays = append(c.plays, fails(expired, 1, 2, 3), fails(expired, 4), idles(5, 6))
 	source := &tokens{}
 	f := &fakeServer{
 		subscribe: func(r *fanfarev1.SubscribeRequest, s fanfarev1.FanfareService_SubscribeServer) error {
-			if got := sentToken(s.Context()); got != valid {
-				return fmt.Errorf("the token is %q, want %q", got, valid)
+			if got, want := sentToken(s.Context()), fmt.Sprint("Bearer token ", c.count()); got != want {
+				t.Errorf("the token is %q, want %q", got, want)
 			}
-			valid = "Bearer token 1"
 			return c.serve(r, s)
 		},
 		publish: func(ctx context.Context, _ *fanfarev1.PublishRequest) (*fanfarev1.PublishResponse, error) {
-			if sentToken(ctx) != "Bearer token 2" {
+			if sentToken(ctx) != "Bearer token 3" {
 				return nil, refusal(codes.Unauthenticated, "", 0)
 			}
 			return &fanfarev1.PublishResponse{}, nil
@@ -207,12 +222,13 @@ func TestANewTokenGoesOnAtThePosition(t *testing.T) {
 	}
 	client := newClient(t, []string{f.start(t)}, clientlib.WithTokenSource(source.token))
 	r := read(t, client.Subscribe(t.Context(), stream(""), clientlib.Oldest()))
-	r.expect("subscribed after 0, resumed false", "1 1", "2 2", "3 3", "interrupted", "subscribed after 3, resumed true", "4 4", "5 5")
-	if source.fetched != 1 {
+	r.expect("subscribed after 0, resumed false", "1 1", "2 2", "3 3", "interrupted", "subscribed after 3, resumed true", "4 4", "interrupted",
+		"subscribed after 4, resumed true", "5 5", "6 6")
+	if source.fetched != 2 {
 		t.Errorf("%d tokens were fetched", source.fetched)
 	}
 	publish(t, client, frame(stream(""), "")) // it is refused once, too
-	if source.fetched != 2 {
+	if source.fetched != 3 {
 		t.Errorf("%d tokens were fetched", source.fetched)
 	}
 }
