@@ -54,7 +54,12 @@ var bans = []ban{
 		reason:    "a store does not know who serves it, nor other stores",
 	},
 	{
-		packages:  []string{module + "/cmd/..."},
+		packages:  []string{module + "/service/replica", module + "/clientlib/failover"},
+		forbidden: []string{"modernc.org/...", module + "/backlog/sqlitebacklog/...", "github.com/spf13/..."},
+		reason:    "workers' programs carry them: no embedded store and no command line",
+	},
+	{
+		packages:  []string{module + "/cmd/...", module + "/service/replica", module + "/clientlib/failover"},
 		forbidden: []string{"github.com/jackc/...", "modernc.org/...", "database/sql"},
 		direct:    true,
 		reason:    "drivers are only in the stores and the listener",

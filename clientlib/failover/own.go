@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog"
-	"github.com/fanfare-io/fanfare/replica"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/hub"
+	"github.com/fanfare-io/fanfare/service/replica"
 )
 
 const (

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/fanfare-io/fanfare/backlog"
-	"github.com/fanfare-io/fanfare/replica"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/hub"
+	"github.com/fanfare-io/fanfare/service/replica"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog"
 	"github.com/fanfare-io/fanfare/backlog/sqlitebacklog"
-	"github.com/fanfare-io/fanfare/replica"
 	"github.com/fanfare-io/fanfare/service/hub"
+	"github.com/fanfare-io/fanfare/service/replica"
 )
 
 // openPostgreSQL migrates if it should, and opens a store on PostgreSQL. Its bus

@@ -14,9 +14,9 @@ import (
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/fanfare-io/fanfare/backlog"
-	"github.com/fanfare-io/fanfare/replica"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/hub"
+	"github.com/fanfare-io/fanfare/service/replica"
 )
 
 // serve serves until ctx ends, then drains. It returns nil after an orderly end.

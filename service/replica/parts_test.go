@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/fanfare-io/fanfare/replica"
+	"github.com/fanfare-io/fanfare/service/replica"
 )
 
 // A part that ends by itself ends the server.
