@@ -19,8 +19,8 @@ import (
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
 
-// Frames of a publisher whose connection breaks again and again are stored once, where
-// their answers say, and Close waits for all answers.
+// Frames of a publisher whose connection breaks again and again are stored once, in the
+// order of the calls, where their answers say, and Close waits for all answers.
 func TestPublisherOverBrokenConnections(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		r := servicetest.Start(t, db.URL)
@@ -61,7 +61,7 @@ func TestPublisherOverBrokenConnections(t *testing.T) {
 			}
 			for i, sent := range pending[n] {
 				got, err := sent.Wait(t.Context())
-				if err != nil || got.Duplicate || stored[got.Position] != fmt.Sprint(i) {
+				if err != nil || got.Duplicate || stored[got.Position] != fmt.Sprint(i) || got.Position.Sequence != uint64(i+1) {
 					t.Fatalf("frame %d: %+v, %v; there is %q", i, got, err, stored[got.Position])
 				}
 			}
