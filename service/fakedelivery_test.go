@@ -93,12 +93,20 @@ type deliveryWorld struct {
 // newDeliveryWorld returns one whose bus listens, until t ends.
 func newDeliveryWorld(t *testing.T, configure func(*Config)) *deliveryWorld {
 	t.Helper()
+	return newDeliveryWorldOn(t, hub.Config{}, configure)
+}
+
+// newDeliveryWorldOn has a hub that is otherwise configured, but for its times and
+// pages.
+func newDeliveryWorldOn(t *testing.T, hubConfig hub.Config, configure func(*Config)) *deliveryWorld {
+	t.Helper()
 	cfg := Config{Logger: slog.New(slog.DiscardHandler)}
 	if configure != nil {
 		configure(&cfg)
 	}
 	w := &deliveryWorld{t: t, bus: &fakeBus{}, store: &sizedStore{size: 10, sizes: map[uint64]int{}}}
-	w.hub = hub.New(w.bus, w.store, EncodeFrame, hub.Config{ListenTimeout: time.Hour, ReadTimeout: time.Hour, PageFrames: 8})
+	hubConfig.ListenTimeout, hubConfig.ReadTimeout, hubConfig.PageFrames = time.Hour, time.Hour, 8
+	w.hub = hub.New(w.bus, w.store, EncodeFrame, hubConfig)
 	w.server = New(w.store, w.hub, w.bus, cfg)
 	w.listen(1)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -140,6 +148,21 @@ func (w *deliveryWorld) publish(s backlog.StreamName, n int) {
 			Stream:   s,
 			OwnEpoch: fakeEpoch,
 			Frame:    backlog.Frame{Position: p, Created: time.Now(), Payload: w.store.payload(p.Sequence)},
+		}
+	}
+	w.hub.Announce(announcements)
+}
+
+// publishEphemeral announces so many ephemeral frames, which follow what there is.
+func (w *deliveryWorld) publishEphemeral(s backlog.StreamName, n int) {
+	w.announcing.Lock()
+	defer w.announcing.Unlock()
+	at := backlog.Position{Epoch: fakeEpoch, Sequence: w.head(s)}
+	announcements := make([]backlog.Announcement, n)
+	for i := range announcements {
+		announcements[i] = backlog.Announcement{
+			Kind: backlog.AnnounceEphemeral, Stream: s, OwnEpoch: fakeEpoch,
+			Frame: backlog.Frame{Position: at, Created: time.Now(), Ephemeral: true},
 		}
 	}
 	w.hub.Announce(announcements)
