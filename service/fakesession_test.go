@@ -82,7 +82,9 @@ func (w *deliveryWorld) session(c *connection) *fakeSession {
 }
 
 // subscribe asks for everything of a stream.
-func (s *fakeSession) subscribe(number uint32, name backlog.StreamName) { s.subscribeWith(number, name, nil) }
+func (s *fakeSession) subscribe(number uint32, name backlog.StreamName) {
+	s.subscribeWith(number, name, nil)
+}
 
 func (s *fakeSession) subscribeWith(number uint32, name backlog.StreamName, credit *uint64) {
 	m := &fakeMember{stream: name}
