@@ -130,9 +130,13 @@ func TestManySubscriptionsInASession(t *testing.T) {
 		}
 		for _, sub := range subs {
 			for range 2 { // Subscribed, CaughtUp
-				if _, err := sub.Next(t.Context(), 1); err != nil {
-					t.Fatal(err)
-				}
+				eventually(t, "it is handed a notice", func() bool {
+					_, ok, err := sub.TryNext(1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return ok
+				})
 			}
 		}
 		streams := each(before)
