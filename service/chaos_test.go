@@ -80,8 +80,10 @@ type chaos struct {
 	*world
 	recorder *servicetest.Recorder
 	frames   int
-	// current are the replicas that serve now.
-	current [2]atomic.Pointer[servicetest.Replica]
+	// current are the replicas that serve now, and sessions clients of these with one
+	// session for all their subscriptions.
+	current  [2]atomic.Pointer[servicetest.Replica]
+	sessions [2]atomic.Pointer[servicetest.Sessions]
 
 	sent, killed, restarts, stalls, done atomic.Int64
 }
@@ -94,8 +96,10 @@ func newChaos(w *world, frames int) *chaos {
 
 // serving makes the world's replicas the current ones.
 func (c *chaos) serving() {
-	c.current[0].Store(c.a)
-	c.current[1].Store(c.b)
+	for i, r := range []*servicetest.Replica{c.a, c.b} {
+		c.current[i].Store(r)
+		c.sessions[i].Store(servicetest.NewSessions(r.Client))
+	}
 }
 
 // client is that of a current replica; they take turns by i.
@@ -144,8 +148,8 @@ func (c *chaos) checkAttack() {
 
 func chaosStream(i int) backlog.StreamName { return stream("chaos", fmt.Sprint(i)) }
 
-// followers makes subscribers of all kinds: of each replica, from the oldest
-// and live, staying and coming back.
+// followers makes subscribers of all kinds: of each replica, with a call each and
+// sharing sessions, from the oldest and live, staying and coming back.
 func (c *chaos) followers() []*servicetest.Follower {
 	followers := make([]*servicetest.Follower, chaosFollowers)
 	for i := range followers {
@@ -153,6 +157,9 @@ func (c *chaos) followers() []*servicetest.Follower {
 		cfg := servicetest.FollowerConfig{Pick: func() fanfarev1.FanfareServiceClient {
 			return c.client(rand.N(2))
 		}}
+		if i/10%2 == 1 { // of each kind
+			cfg.Pick = func() fanfarev1.FanfareServiceClient { return c.sessions[rand.N(2)].Load() }
+		}
 		if i%3 == 1 {
 			cfg.ReconnectEvery = time.Second
 		}

@@ -46,7 +46,8 @@ const chaosClientGroups = 3
 type chaosReplica struct {
 	name                  string
 	pool, listen, clients *pgtest.ProxyServer
-	// dialled are the clients' connections, through the proxy.
+	// dialled are the clients' connections, through the proxy. Those of every other group
+	// have one session for all their subscriptions.
 	dialled [chaosClientGroups]fanfarev1.FanfareServiceClient
 	url     string
 
@@ -65,6 +66,9 @@ func newChaosReplica(t *testing.T, name string, db servicetest.Database) *chaosR
 	}
 	for i := range r.dialled {
 		r.dialled[i] = dialQuickly(t, r.clients.Addr())
+		if i%2 == 1 {
+			r.dialled[i] = servicetest.NewSessions(r.dialled[i])
+		}
 	}
 	t.Cleanup(func() {
 		if p := r.process(); p != nil {
