@@ -366,6 +366,12 @@ func TestPausedSubscriptionIsEnded(t *testing.T) {
 // The status is told once for all, however many subscriptions there are, and those that
 // have no credit, too.
 func TestStatusIsToldOnceForAll(t *testing.T) {
+	for _, paused := range []uint32{2, 1} { // every other one, and all
+		statusIsToldOnce(t, paused)
+	}
+}
+
+func statusIsToldOnce(t *testing.T, paused uint32) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDeliveryWorldOn(t, hub.Config{StatusNotices: true}, nil)
 		s := w.session(newConnection(noConn{}))
@@ -373,10 +379,10 @@ func TestStatusIsToldOnceForAll(t *testing.T) {
 		for number := range uint32(100) {
 			name := backlog.StreamName{Channel: "c", Scope: fmt.Sprint(number % 60)}
 			w.publish(name, 1)
-			if number%2 == 0 {
-				s.subscribe(number+1, name)
-			} else {
+			if number%paused == paused-1 {
 				s.subscribeWith(number+1, name, &none)
+			} else {
+				s.subscribe(number+1, name)
 			}
 		}
 		s.takeAll()
