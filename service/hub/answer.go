@@ -2,6 +2,7 @@ package hub
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -154,6 +155,18 @@ func (s *stream) answerPendingLocked(listening uint64, hooks *hooks) {
 	if len(waiting) > 0 {
 		s.queueLoadLocked()
 	}
+}
+
+// abandonLocked lets go of subscriptions that were closed before they began, so that
+// those of a client that changes its mind again and again do not pile up while the
+// store is slow.
+func (s *stream) abandonLocked() {
+	const few = 64
+	if s.abandoned++; s.abandoned < max(few, len(s.pending)/2) {
+		return
+	}
+	s.abandoned = 0
+	s.pending = slices.DeleteFunc(s.pending, func(p *pending) bool { return p.sub.closed })
 }
 
 // place lets the subscription begin, or go on. The stream's mutex is held.

@@ -91,6 +91,14 @@
 // A tail is cut when a read shows that the row at its head is not the one it
 // holds: the database has lost commits, or the stream was replaced.
 //
+// # Sharing a place
+//
+// Subscriptions of a stream that stand at the same place are handed the same from then
+// on. Whoever has several of them, as a session has, may have one stand for the others
+// ([Subscription.Join], [Subscription.Split]). One whose client wants no frames for the
+// time being asks for notices only ([Subscription.TryNotice]); it rests, and is woken by
+// what it cannot do without knowing.
+//
 // # Starting
 //
 // Subscribe puts the stream into the map and returns; what comes of it is the

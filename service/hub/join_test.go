@@ -245,6 +245,33 @@ func TestJoinModel(t *testing.T) {
 	}
 }
 
+// Symptom: a client that subscribed and thought better of it, again and again, filled
+// the memory while the store was slow. Cause: what waits for a load was kept until the
+// load, closed or not.
+func TestAbandonedSubscriptionsDoNotPileUp(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		name := backlog.StreamName{Channel: "c"}
+		r.publishMany(name, 0, 3)
+		r.bus.kill() // nobody is placed
+		h := r.hub
+		s := h.acquire(name)
+		defer h.release(s, 1)
+		for range 10_000 {
+			sub := &Subscription{hub: h, stream: h.acquire(name)}
+			s.mu.Lock()
+			s.pending = append(s.pending, &pending{start: Oldest(), sub: sub, first: true})
+			s.mu.Unlock()
+			sub.Close()
+		}
+		s.mu.Lock()
+		waiting := len(s.pending)
+		s.mu.Unlock()
+		if waiting > 100 {
+			t.Errorf("%d subscriptions that were closed are kept", waiting)
+		}
+	})
+}
+
 // readGroup reads once for all who share a subscription.
 func readGroup(t *testing.T, group []*reader, maxBytes int) {
 	t.Helper()

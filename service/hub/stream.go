@@ -52,6 +52,8 @@ type stream struct {
 	// judged by one and wait for the tail to reach it.
 	pending    []*pending
 	placements []placement
+	// abandoned is at least how many of pending have been closed.
+	abandoned int
 	// loadQueued and refreshQueued are true while the stream is in that queue.
 	loadQueued, refreshQueued bool
 	// refreshWanted is true if the stream is to be read even if nothing is held.

@@ -194,6 +194,9 @@ func (s *Subscription) closeLocked() (ended int) {
 		s.cancel()
 	}
 	s.turn = nil
+	if s.tail == nil || s.judging {
+		s.stream.abandonLocked()
+	}
 	s.leavePageLocked()
 	s.leaveTailLocked()
 	// A blocked Next finds the error.
