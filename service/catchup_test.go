@@ -84,9 +84,10 @@ func TestFramesCommittedBehindAnEmptyLoad(t *testing.T) {
 				defer proxy.Restore()
 				r := open(t, slow.Client, request)
 				r.t = t
+				// Only the beginning of a query is shown.
 				eventually(t, "the database has answered the load", func() (answered bool) {
 					err := admin.QueryRow(t.Context(), `select exists (select from pg_stat_activity where datname = current_database()
-					and application_name like 'fanfare-load%' and state = 'idle' and query_start > $1 and query like '%stream_states%')`, began).Scan(&answered)
+					and application_name like 'fanfare-load%' and state = 'idle' and query_start > $1 and query like '%channel_frames%')`, began).Scan(&answered)
 					return err == nil && answered
 				})
 				want := []string{"a", "b", "c"}

@@ -316,12 +316,13 @@ func TestSubscriptionsThatMeetALoss(t *testing.T) {
 		if inLongForm() {
 			rounds = 200
 		}
+		var killed []int32
 		for i := range rounds {
 			s := stream("meets", fmt.Sprint(i))
 			subscribing := make(chan *reader, 1)
 			go func() { subscribing <- open(t, w.b.Client, live(s)) }()
 			if w.b.Bus.Current().Number != 0 {
-				w.exec(conn, "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", "fanfare-listen/"+w.b.Instance)
+				killed = append(killed, w.endListening(conn)...)
 			}
 			r := <-subscribing
 			if i%2 == 0 { // the others leave while the acknowledgement is due, or just sent
@@ -338,10 +339,31 @@ func TestSubscriptionsThatMeetALoss(t *testing.T) {
 			}
 		}
 		eventually(t, "no subscription is left", func() bool { return w.b.Hub.Stats().Subscribers == 0 })
+		// A backend ends some time after it was told to.
+		eventually(t, "the replica listens on a connection that nobody kills", func() (spared bool) {
+			err := conn.QueryRow(t.Context(), "select count(*) = 1 and not coalesce(bool_or(pid = any($2)), false) from pg_stat_activity where application_name = $1",
+				"fanfare-listen/"+w.b.Instance, killed).Scan(&spared)
+			return err == nil && spared && w.b.Bus.Current().Number != 0
+		})
 		r := w.watched(stream("meets", "after"))
 		r.silent("after", func() { publish(t, w.a, newFrame(r.stream, "after")) })
 		if n := w.b.Hub.Stats().Subscribers; n != 1 || acknowledged == 0 {
 			t.Errorf("%d subscribers, want 1; %d were acknowledged before", n, acknowledged)
 		}
 	})
+}
+
+// endListening terminates the backends that b listens on at the moment, if any, and
+// returns their process ids.
+func (w *world) endListening(conn *pgx.Conn) []int32 {
+	w.t.Helper()
+	rows, err := conn.Query(w.t.Context(), "select pid from pg_stat_activity where application_name = $1 and pg_terminate_backend(pid)", "fanfare-listen/"+w.b.Instance)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pids, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return pids
 }
