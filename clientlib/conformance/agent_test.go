@@ -126,7 +126,7 @@ func (a *agent) next(id string) message {
 	a.t.Helper()
 	timeout := time.After(patience)
 	for {
-		m, over, changed := a.take(id)
+		m, changed, over := a.take(id)
 		switch {
 		case m != nil:
 			return m
@@ -141,14 +141,14 @@ func (a *agent) next(id string) message {
 	}
 }
 
-func (a *agent) take(id string) (m message, over error, changed <-chan struct{}) {
+func (a *agent) take(id string) (m message, changed <-chan struct{}, over error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if waiting := a.events[id]; len(waiting) > 0 {
 		a.events[id] = waiting[1:]
 		return waiting[0], nil, nil
 	}
-	return nil, a.over, a.changed
+	return nil, a.changed, a.over
 }
 
 // quit has the agent end, as it must, by itself.
