@@ -72,6 +72,8 @@ class ExampleTest(unittest.TestCase):
             env={**os.environ, "FANFARE_SERVER": self.server.target},
             stdout=subprocess.PIPE,
             text=True,
+            # A shell has what it runs in the background ignore the signal.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.addCleanup(process.stdout.close)  # type: ignore[union-attr]
         self.addCleanup(process.wait)
