@@ -62,6 +62,7 @@ func runCase(t *testing.T, f *fleet, command []string, s script, session bool) b
 		channel:   fmt.Sprintf("conformance/%d", numbers.Add(1)),
 		published: make(map[string][]published),
 		scopes:    make(map[string]string),
+		closed:    make(map[string]bool),
 	}
 	defer r.publishers.Wait()
 	for _, step := range s.Steps {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -33,10 +34,11 @@ type run struct {
 	channel string
 	// published are the frames of each scope; the first is number 1. publishers are
 	// loads in the background.
-	mu         sync.Mutex // guards published
+	mu         sync.Mutex // guards published and closed
 	published  map[string][]published
 	publishers sync.WaitGroup
 	scopes     map[string]string // of subscriptions, by id
+	closed     map[string]bool   // scopes that were closed after their newest frame
 	commands   int
 }
 
@@ -56,6 +58,9 @@ func (r *run) do(s step) {
 			_, err := c.CloseStream(ctx, &fanfarev1.CloseStreamRequest{Channel: r.channel, Scope: s.Close.Scope})
 			return err
 		})
+		r.mu.Lock()
+		r.closed[s.Close.Scope] = true
+		r.mu.Unlock()
 	case s.Backlog != nil:
 		r.bound(s.Backlog.Frames)
 	case s.Subscribe != nil:
@@ -200,6 +205,7 @@ func (r *run) add(scope string, f published) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.published[scope] = append(r.published[scope], f)
+	r.closed[scope] = false
 }
 
 // at returns the frame with a number.
@@ -262,6 +268,7 @@ func (r *run) loadOne(l loadStep, i int) error {
 func (r *run) subscribe(s subscribeStep) {
 	r.t.Helper()
 	r.scopes[s.ID] = s.Scope
+	r.settle(s.Scope)
 	r.agent.send(message{"op": "subscribe", "id": s.ID, "channel": r.channel, "scope": s.Scope, "start": r.start(s)})
 }
 
@@ -277,4 +284,45 @@ func (r *run) start(s subscribeStep) map[string]any {
 		start["after"] = r.position(s.Scope, after)
 	}
 	return start
+}
+
+// settle waits until every replica has heard of the newest frame of a scope: what was
+// published through one reaches the others a moment later, and a subscription that
+// begins before that has caught up earlier than a case says.
+func (r *run) settle(scope string) {
+	r.t.Helper()
+	newest := r.newest(scope)
+	if newest == "" {
+		return
+	}
+	for _, replica := range r.fleet.running() {
+		ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+		stream, err := replica.client.Subscribe(ctx, &fanfarev1.SubscribeRequest{
+			Channel: r.channel, Scope: scope, Start: &fanfarev1.SubscribeRequest_Last{Last: 1},
+		})
+		for seen := ""; err == nil && seen != newest; {
+			var response *fanfarev1.SubscribeResponse
+			if response, err = stream.Recv(); len(response.GetFrames()) > 0 {
+				p := response.GetFrames()[len(response.GetFrames())-1].GetPosition()
+				seen = fmt.Sprintf("%d-%d", p.GetEpoch(), p.GetSequence())
+			}
+		}
+		cancel()
+		if err != nil && status.Code(err) != codes.Unavailable { // it has just started
+			r.t.Fatalf("the newest frame of scope %q at %s: %v", scope, replica.address, err)
+		}
+	}
+}
+
+// newest returns the position of the newest durable frame of a scope, unless the
+// stream has been closed since.
+func (r *run) newest(scope string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range slices.Backward(r.published[scope]) {
+		if !f.ephemeral && !r.closed[scope] {
+			return f.position
+		}
+	}
+	return ""
 }
