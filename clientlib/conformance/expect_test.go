@@ -99,7 +99,7 @@ func (w *watch) passes(m message, kind string) bool {
 		w.interruptions++
 		w.resuming = true
 		return true
-	case event == "subscribed" && w.resuming:
+	case event == "subscribed" && kind != "subscribed" && w.resuming:
 		if m["resumed"] != true {
 			w.run.t.Fatalf("%s did not resume where it was: %v", w.id, m)
 		}

@@ -70,6 +70,8 @@ class Resumption:
         self._clock = clock
         # None until the server has said where delivery begins.
         self._position = start._value if isinstance(start._value, Position) else None
+        # The head of a closed stream of whose next numbering nothing has come yet.
+        self._awaits = Position()
         self._seen_ephemeral = False
         self._holes = 0
         self._interrupted = False
@@ -78,6 +80,8 @@ class Resumption:
     def _begin_call(self) -> None:
         self._subscribed = False
         self._closed = False
+        # True from a Subscribed that did not resume to the Gap that says why.
+        self._owes_gap = False
         self._retry_in: Optional[float] = None
         self._began = self._clock()
 
@@ -102,15 +106,17 @@ class Resumption:
         return received
 
     def _take_frame(self, message: pb.Frame, received: List[Received]) -> None:
+        if not self._subscribed:
+            raise Hole(received, "a frame came before Subscribed")
         if message.ephemeral:
             self._seen_ephemeral = True
         else:
-            expected = self.position.sequence + 1
-            if message.position.sequence < expected:
+            position = position_of(message.position)
+            if position.epoch == self.position.epoch and position.sequence <= self.position.sequence:
                 return  # a repetition
-            if message.position.sequence > expected:
-                raise Hole(received, f"frame {message.position.sequence} came where {expected} was next")
-            self._position = position_of(message.position)
+            if self._owes_gap or position.sequence != self.position.sequence + 1:
+                raise Hole(received, f"frame {position} came after {self.position} without a Gap")
+            self._position, self._awaits = position, Position()
             self._holes = 0
             self._backoff.reset()
         received.append(Received(frame_of(message), self.position))
@@ -123,19 +129,25 @@ class Resumption:
         if kind == "gap":
             event = self._take_gap(response.gap)
         elif kind == "caught_up":
-            self._position = position_of(response.caught_up.position)
-            event = CaughtUp(self._position)
+            self._check_reached(response.caught_up.position, received)
+            event = CaughtUp(self.position)
         elif kind == "progress":
-            self._position = position_of(response.progress.position)
+            self._check_reached(response.progress.position, received)
         elif kind == "status":
             event = Status(response.status.listening)
         elif kind == "closed":
+            self._check_reached(response.closed.last, received)
             self._closed = True
             event = Closed(position_of(response.closed.last))
         elif kind == "closing":
             # Its position is that of the frame or notice before it.
             self._retry_in = _seconds(response.closing.retry_in)
         received.append(Received(event, self.position))
+
+    def _check_reached(self, at: pb.Position, received: List[Received]) -> None:
+        """Raises `Hole` if the server believes to have sent what did not come."""
+        if at.sequence > self.position.sequence:
+            raise Hole(received, f"the server is at {position_of(at)}, and {self.position} came last")
 
     def _take_subscribed(self, message: pb.Subscribed, received: List[Received]) -> None:
         self._subscribed = True
@@ -148,20 +160,30 @@ class Resumption:
         if self._position is None:
             # One that resumed keeps its position: if that is not good, a Gap follows,
             # and comes again should the call end before it.
-            self._position = event.resume_after
-        received.append(Received(event, self._position))
+            self._move_to(event.resume_after, event.head)
+        elif not event.resumed:
+            self._owes_gap = True
+        received.append(Received(event, self.position))
         if self._interrupted and self._seen_ephemeral:
             missed = Gap(
                 reason=GapReason.EPHEMERAL_MAYBE_MISSED,
-                requested=self._position,
+                requested=self.position,
                 oldest=event.oldest,
                 head=event.head,
-                resume_after=self._position,
+                resume_after=self.position,
             )
-            received.append(Received(missed, self._position))
+            received.append(Received(missed, self.position))
         self._interrupted = False
 
-    def _take_gap(self, message: pb.Gap) -> Gap:
+    def _move_to(self, position: Position, head: Position) -> None:
+        """At 0-0 delivery goes on with the next numbering, and head is that of the last."""
+        self._position = position
+        self._awaits = head if position == Position() else Position()
+
+    def _take_gap(self, message: pb.Gap) -> Optional[Gap]:
+        """Returns None for one that tells of no loss: who waits for the next numbering of
+        a closed stream is at 0-0, which the server cannot resume from. As long as it is
+        the same numbering that is closed there is nothing to miss."""
         gap = Gap(
             reason=GapReason(message.reason),
             requested=position_of(message.requested),
@@ -169,8 +191,14 @@ class Resumption:
             head=position_of(message.head),
             resume_after=position_of(message.resume_after),
         )
-        self._position = gap.resume_after
-        return gap
+        if gap.reason == GapReason.EPHEMERAL_MAYBE_MISSED:
+            self._seen_ephemeral = True
+            return gap
+        self._owes_gap = False
+        nowhere = Position()
+        waits = self.position == gap.resume_after == nowhere and gap.head == self._awaits != nowhere
+        self._move_to(gap.resume_after, gap.head)
+        return None if waits else gap
 
     def ended(self, error: Optional[FanfareError]) -> Optional[Pause]:
         """Takes the end of a call, with its error or None if it ended OK. Returns None

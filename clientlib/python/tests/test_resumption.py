@@ -79,14 +79,54 @@ class ResumptionTest(unittest.TestCase):
         resumption.ended(lost())
         self.assertEqual(resumption.request().after, position(9))
 
-    def test_follows_the_positions_of_heartbeats(self) -> None:
+    def test_takes_a_position_ahead_of_what_came_for_a_hole(self) -> None:
+        # A server that believes to have sent frames that did not come.
+        for notice in (
+            pb.SubscribeResponse(progress=pb.Progress(position=position(4))),
+            pb.SubscribeResponse(caught_up=pb.CaughtUp(position=position(4))),
+            pb.SubscribeResponse(closed=pb.Closed(last=position(4))),
+        ):
+            resumption = self.running()
+            resumption.take(frames(1, 2))
+            with self.assertRaises(Hole):
+                resumption.take(notice)
+            self.assertEqual(resumption.request().after, position(2))
+
+    def test_takes_frames_of_another_numbering_for_a_hole(self) -> None:
         resumption = self.running()
-        self.assertEqual(
-            resumption.take(pb.SubscribeResponse(progress=pb.Progress(position=position(4, epoch=8)))),
-            [Received(None, Position(8, 4))],
-        )
-        resumption.ended(lost())
-        self.assertEqual(resumption.request().after, position(4, epoch=8))
+        resumption.take(frames(1, 2))
+        with self.assertRaises(Hole):
+            resumption.take(pb.SubscribeResponse(frames=[pb.Frame(position=position(1, epoch=9))]))
+        self.assertEqual(resumption.position, Position(7, 2))
+
+    def test_takes_frames_before_subscribed_for_a_hole(self) -> None:
+        resumption = self.resumption()
+        resumption.request()
+        with self.assertRaises(Hole):
+            resumption.take(frames(1))
+
+    def test_takes_frames_for_a_hole_if_a_gap_is_due(self) -> None:
+        resumption = self.resumption(Start.after("7-2"))
+        resumption.request()
+        resumption.take(subscribed(2))
+        with self.assertRaises(Hole):
+            resumption.take(frames(3))
+
+    def test_waits_for_a_reopening_without_telling_of_a_loss(self) -> None:
+        # 0-0 cannot be resumed from once the stream has been closed, so the server says
+        # Gap at each reconnect; what matters is whether it is still the same numbering.
+        resumption = self.running(Start.live(), after=0)
+        resumption._move_to(Position(), Position(7, 9))  # the head of the closed stream
+        for head, told in ((position(9), False), (position(9), False), (position(1, epoch=8), True)):
+            resumption.ended(lost())
+            resumption.request()
+            nowhere = pb.Position()
+            resumption.take(
+                pb.SubscribeResponse(subscribed=pb.Subscribed(head=head, oldest=1, resume_after=nowhere))
+            )
+            gap = pb.Gap(reason=pb.GAP_REASON_EPOCH_CHANGED, requested=nowhere, head=head, resume_after=nowhere)
+            (received,) = resumption.take(pb.SubscribeResponse(gap=gap))
+            self.assertEqual(received.event is not None, told)
 
     def test_takes_the_epoch_of_a_restarted_server_for_no_break(self) -> None:
         resumption = self.running()
@@ -243,7 +283,9 @@ class ResumptionTest(unittest.TestCase):
         self.assertIn("nobody there", logs.output[0])
 
     def test_yields_caught_up(self) -> None:
-        (received,) = self.running().take(pb.SubscribeResponse(caught_up=pb.CaughtUp(position=position(3))))
+        resumption = self.running()
+        resumption.take(frames(1, 2, 3))
+        (received,) = resumption.take(pb.SubscribeResponse(caught_up=pb.CaughtUp(position=position(3))))
         self.assertEqual(received, Received(CaughtUp(Position(7, 3)), Position(7, 3)))
 
 

@@ -39,7 +39,7 @@ export interface Surroundings {
 }
 
 // How often in a row frames may be missing without a gap before that is an error.
-const maxHoles = 3;
+const maxHoles = 5;
 
 // A call that has lasted this long was a good one: waits begin anew after it.
 const goodCallMilliseconds = 5000;
@@ -78,6 +78,8 @@ export class Subscription implements AsyncIterableIterator<Event> {
   #begun = false;
   #forgetSignal = () => {};
   #position: Position | undefined;
+  // The head of a closed stream of whose next numbering nothing has come yet.
+  #awaits = Position.zero;
   /** How long the server asked to wait, by Closing, before it ended the call. */
   #closingIn: number | undefined;
   /** When the call was acknowledged; undefined if it was not yet. */
@@ -225,7 +227,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
       if (frame.position.sequence !== last.sequence + 1n) {
         throw this.#hole(`the frame after ${last} is ${frame.position}, and no gap was told`);
       }
-      this.#position = frame.position;
+      this.#moveTo(frame.position, frame.position);
       this.#holes = 0;
     }
     this.#backoff.reset();
@@ -245,8 +247,11 @@ export class Subscription implements AsyncIterableIterator<Event> {
       }
       case 'gap': {
         const gap = gapOf(notice.value);
-        this.#position = gap.resumeAfter;
-        yield gap;
+        const waits = this.#stillWaits(gap);
+        this.#moveTo(gap.resumeAfter, gap.head);
+        if (!waits) {
+          yield gap;
+        }
         break;
       }
       case 'status':
@@ -271,11 +276,35 @@ export class Subscription implements AsyncIterableIterator<Event> {
     this.#wasInForce = true;
     // A position of one's own stays until a frame or a gap has moved it: otherwise
     // a gap that a broken connection withheld would go unnoticed.
-    this.#position ??= subscribed.resumeAfter;
+    if (this.#position === undefined) {
+      this.#moveTo(subscribed.resumeAfter, subscribed.head);
+    }
     yield subscribed;
     if (again && this.#sawEphemeral) {
-      yield missedEphemeral(subscribed, this.#position);
+      yield missedEphemeral(subscribed, this.#position ?? Position.zero);
     }
+  }
+
+  /** At 0-0 delivery goes on with the next numbering, and head is that of the last. */
+  #moveTo(position: Position, head: Position): void {
+    this.#position = position;
+    this.#awaits = position.equals(Position.zero) ? head : Position.zero;
+  }
+
+  /**
+   * Whether a gap tells of no loss: who waits for the next numbering of a closed stream
+   * is at 0-0, which the server cannot resume from. As long as it is the same numbering
+   * that is closed there is nothing to miss.
+   */
+  #stillWaits(gap: Gap): boolean {
+    const nowhere = Position.zero;
+    return (
+      gap.reason !== 'EPHEMERAL_MAYBE_MISSED' &&
+      (this.#position ?? nowhere).equals(nowhere) &&
+      gap.resumeAfter.equals(nowhere) &&
+      gap.head.equals(this.#awaits) &&
+      !gap.head.equals(nowhere)
+    );
   }
 
   /** Fails where the server believes to have sent frames that did not come. */

@@ -97,11 +97,11 @@ for (const [what, hole] of [
   });
 }
 
-test('frames that are missing three times in a row are an error', async () => {
+test('frames that are missing five times in a row are an error', async () => {
   const hole = [subscribed('7-0'), frames('7-2')];
-  const server = new Fake(hole, hole, hole);
+  const server = new Fake(hole, hole, hole, hole, hole);
   await assert.rejects(all(server.subscribe()), { code: 'DATA_LOSS', message: 'the frame after 7-0 is 7-2, and no gap was told' });
-  assert.equal(server.requests.length, 3);
+  assert.equal(server.requests.length, 5);
 });
 
 test('a frame before Subscribed is not handed on', async () => {
