@@ -263,3 +263,25 @@ func TestTokenSourceFails(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// Symptom: a subscription whose context had a deadline now and then told of an
+// interruption at it, which nothing followed. Cause: the server was told the deadline,
+// and ended the call before the client's own clock did.
+func TestADeadlineIsNoInterruption(t *testing.T) {
+	told := make(chan bool, 1)
+	fake := &fakeServer{subscribe: func(_ *fanfarev1.SubscribeRequest, s fanfarev1.FanfareService_SubscribeServer) error {
+		_, ok := s.Context().Deadline()
+		told <- ok
+		<-s.Context().Done()
+		return s.Context().Err()
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	r := read(t, newClient(t, []string{fake.start(t)}).Subscribe(ctx, stream(""), clientlib.Oldest()))
+	if err := r.ends(); !errors.Is(err, context.DeadlineExceeded) || len(r.seen) != 0 {
+		t.Errorf("%q, %v", r.seen, err)
+	}
+	if <-told {
+		t.Error("the server was told the deadline")
+	}
+}

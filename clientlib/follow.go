@@ -54,8 +54,12 @@ func (s *Subscription) interrupted(r *recovery, e *Error, pause time.Duration) {
 // call is one Subscribe. It returns why it ended; what that means after Closed the
 // track knows.
 func (s *Subscription) call(ctx context.Context, r *recovery) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+	subscription := ctx
+	// Not with its deadline: the server would end the call at it, a little earlier than it
+	// is here, and that would look like an interruption.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(subscription))
 	defer cancel(nil)
+	defer context.AfterFunc(subscription, func() { cancel(context.Cause(subscription)) })()
 	ctx, err := r.access.authorize(ctx)
 	if err != nil {
 		return err
