@@ -86,27 +86,27 @@ func TestHealthzFollowsReadiness(t *testing.T) {
 		store, bus := &fakeStore{}, &fakeBus{}
 		s := New(store, hub.New(bus, store, EncodeFrame, hub.Config{}), bus, Config{Logger: slog.New(slog.DiscardHandler)})
 		w := &healthWorld{t: t, healthService: s.health, store: store, bus: bus}
-		w.running(func() {
-			began := time.Now().UTC()
-			// check waits for d and checks what is then said.
-			check := func(d time.Duration, ready bool, since time.Duration, reasons ...string) healthz {
-				t.Helper()
-				elapse(d)
-				w.want(ready)
-				code, document := readHealthz(t, s)
-				status, wantCode := "not ready", http.StatusServiceUnavailable
-				if ready {
-					status, wantCode = "ready", http.StatusOK
-				}
-				if code != wantCode || document.Status != status || !slices.Equal(document.Reasons, reasons) {
-					t.Errorf("%d, %+v; want %q because of %q", code, document, status, reasons)
-				}
-				if got := document.Since.Sub(began); got < since || got > since+pingInterval+outageTolerance {
-					t.Errorf("%s since %s after the beginning, want about %s", status, got, since)
-				}
-				return document
+		began := time.Now().UTC()
+		// check waits for d and checks what is then said.
+		check := func(d time.Duration, ready bool, since time.Duration, reasons ...string) healthz {
+			t.Helper()
+			elapse(d)
+			w.want(ready)
+			code, document := readHealthz(t, s)
+			status, wantCode := "not ready", http.StatusServiceUnavailable
+			if ready {
+				status, wantCode = "ready", http.StatusOK
 			}
-			check(0, false, 0, "the store has not answered yet", "the listener is not connected")
+			if code != wantCode || document.Status != status || !slices.Equal(document.Reasons, reasons) {
+				t.Errorf("%d, %+v; want %q because of %q", code, document, status, reasons)
+			}
+			if got := document.Since.Sub(began); got < since || got > since+pingInterval+outageTolerance {
+				t.Errorf("%s since %s after the beginning, want about %s", status, got, since)
+			}
+			return document
+		}
+		check(0, false, 0, "the store has not answered yet", "the listener is not connected")
+		w.running(func() {
 			check(time.Minute, false, 0, "the listener is not connected")
 			bus.set(1)
 			check(time.Minute, true, time.Minute)

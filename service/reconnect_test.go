@@ -357,7 +357,8 @@ func TestSubscriptionsThatMeetALoss(t *testing.T) {
 // returns their process ids.
 func (w *world) endListening(conn *pgx.Conn) []int32 {
 	w.t.Helper()
-	rows, err := conn.Query(w.t.Context(), "select pid from pg_stat_activity where application_name = $1 and pg_terminate_backend(pid)", "fanfare-listen/"+w.b.Instance)
+	// Not as a condition, which might be tried of other backends before their name is.
+	rows, err := conn.Query(w.t.Context(), "select pid from (select pid, pg_terminate_backend(pid) from pg_stat_activity where application_name = $1 offset 0) t", "fanfare-listen/"+w.b.Instance)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -149,14 +149,16 @@ func TestEndsOfStreamsInASession(t *testing.T) {
 			if got := session.payloads(1, 1)[0]; got != "again" {
 				t.Errorf("after the gap came %q", got)
 			}
-			for number := range uint32(2) {
-				session.send(unsubscribing(number + 1))
-				session.until("it is unsubscribed", func() bool {
-					n := session.notices[number+1]
-					return n[len(n)-1].GetUnsubscribed() != nil
-				})
-			}
+			session.send(unsubscribing(2))
+			session.until("it is unsubscribed", func() bool {
+				n := session.notices[2]
+				return n[len(n)-1].GetUnsubscribed() != nil
+			})
 			closeStream(t, w.a, s)
+			session.until("this replica knows of the close", func() bool {
+				n := session.notices[1]
+				return n[len(n)-1].GetClosed() != nil
+			})
 		}
 		if n := len(session.notices[7]); n != 2 {
 			t.Errorf("the other was told %v", session.notices[7][2:])
