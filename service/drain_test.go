@@ -177,8 +177,12 @@ func deliveredUntilSentAway(t *testing.T, run servicetest.Run, s servicetest.Sub
 	t.Helper()
 	const late = time.Second
 	got := map[servicetest.Content]bool{}
+	var ends []string
 	for _, e := range s.Events {
 		got[e.Content] = true
+		if e.Kind == servicetest.SawEnd {
+			ends = append(ends, e.Ended)
+		}
 		if e.Kind != servicetest.SawEnd || e.Ended != "DRAINING" {
 			continue
 		}
@@ -198,7 +202,7 @@ func deliveredUntilSentAway(t *testing.T, run servicetest.Run, s servicetest.Sub
 		}
 		return
 	}
-	t.Errorf("%s was not sent away", s.Name)
+	t.Errorf("%s was not sent away, but ended with %q", s.Name, ends)
 }
 
 // Scenario S147, symptom: errors with each deploy. Cause: readiness was withdrawn

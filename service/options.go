@@ -43,17 +43,10 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		// Stop waits for handlers, so that the store is closed under none of them.
 		grpc.WaitForHandlers(true),
-		grpc.NumStreamWorkers(warmGoroutines),
 		grpc.ChainUnaryInterceptor(s.unaryInterceptors()...),
 		grpc.ChainStreamInterceptor(s.streamInterceptors()...),
 	}
 }
-
-// warmGoroutines is how many goroutines grpc keeps for calls to run on. A new one
-// for each Publish would grow its stack each time, a sixth of what the call costs. A
-// streaming call keeps the one that it has got until it ends; while there are none
-// left, calls get new ones.
-const warmGoroutines = 512
 
 // maxRequestBytes admits a whole batch, and a batch or frame somewhat above its
 // limit, so that it is refused with the limit's name instead of by the
