@@ -19,21 +19,24 @@ type Client struct {
 	telemetry  telemetry
 	session    *session // nil without WithSession
 
-	// ctx is the client's life, which Close ends: what it starts outlives the calls
-	// that start it.
-	ctx   context.Context
-	close context.CancelCauseFunc
-	// mu lets no task begin once Close waits for them.
-	mu    sync.Mutex
+	// tasks are the goroutines that Close waits for.
 	tasks sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	// ends end the contexts of the tasks, by their numbers.
+	ends map[uint64]context.CancelCauseFunc
+	last uint64
 }
 
 // New returns a client that uses conn, usually a *grpc.ClientConn made with
 // [DialOptions]. conn stays the caller's, who closes it after the client.
 func New(conn grpc.ClientConnInterface, options ...Option) *Client {
-	c := &Client{config: configure(options), conn: conn, stub: fanfarev1.NewFanfareServiceClient(conn)}
+	c := &Client{
+		config: configure(options), conn: conn, stub: fanfarev1.NewFanfareServiceClient(conn),
+		ends: map[uint64]context.CancelCauseFunc{},
+	}
 	c.tokenCache, c.telemetry = newTokenCache(c.tokens), c.newTelemetry()
-	c.ctx, c.close = context.WithCancelCause(context.Background())
 	if c.multiplexed {
 		c.session = newSession(c)
 	}
@@ -45,20 +48,48 @@ func New(conn grpc.ClientConnInterface, options ...Option) *Client {
 // not; close those first. The connection stays open. Close returns nil, and does
 // nothing the second time.
 func (c *Client) Close() error {
-	c.mu.Lock()
-	c.close(ErrClosed)
-	c.mu.Unlock()
+	c.endTasks()
 	c.tasks.Wait()
 	return nil
 }
 
-// run runs a task that Close ends and waits for, unless the client is closed.
-func (c *Client) run(task func()) bool {
+func (c *Client) endTasks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ctx.Err() != nil {
+	c.closed = true
+	for _, end := range c.ends {
+		end(ErrClosed)
+	}
+}
+
+func (c *Client) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// run runs a task, unless the client is closed. The task's context ends with ctx, and
+// with ErrClosed when the client is closed, which waits for the task.
+func (c *Client) run(ctx context.Context, task func(ctx context.Context)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
 		return false
 	}
-	c.tasks.Go(task)
+	ctx, end := context.WithCancelCause(ctx)
+	c.last++
+	number := c.last
+	c.ends[number] = end
+	c.tasks.Go(func() {
+		defer c.ended(number)
+		task(ctx)
+	})
 	return true
+}
+
+func (c *Client) ended(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ends[number](nil)
+	delete(c.ends, number)
 }

@@ -46,7 +46,7 @@ func (s *Subscription) follow(ctx context.Context) error {
 
 // interrupted tells of a call that ended.
 func (s *Subscription) interrupted(r *recovery, e *Error, pause time.Duration) {
-	s.client.telemetry.interrupted(s.client.ctx, e)
+	s.client.telemetry.interrupted(e)
 	r.log("subscription interrupted", e, pause, "stream", s.track.stream.String())
 	s.queue.put(item{event: &Interrupted{Err: e, RetryIn: pause}, position: s.track.position})
 }
@@ -99,7 +99,7 @@ func (s *Subscription) took(r *recovery, items []item) {
 			r.progress()
 		}
 	}
-	s.client.telemetry.received(s.client.ctx, items)
+	s.client.telemetry.received(items)
 	s.queue.put(items...)
 }
 

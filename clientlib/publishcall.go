@@ -15,7 +15,6 @@ import (
 func (p *Publisher) run(ctx context.Context) {
 	defer close(p.left)
 	defer p.cancel(nil)
-	defer context.AfterFunc(p.client.ctx, func() { p.cancel(context.Cause(p.client.ctx)) })()
 	r := p.client.newRecovery()
 	for p.awaitWork(ctx) {
 		e := p.call(ctx, &r)
@@ -28,7 +27,7 @@ func (p *Publisher) run(ctx context.Context) {
 			return
 		}
 		p.callEnded(e)
-		p.client.telemetry.interrupted(ctx, e)
+		p.client.telemetry.interrupted(e)
 		r.log("publisher interrupted", e, pause)
 		wait(ctx, pause)
 	}

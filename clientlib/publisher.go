@@ -49,7 +49,7 @@ func (c *Client) NewPublisher(ctx context.Context, options ...PublisherOption) *
 		pipeline: newPipeline(c),
 	}
 	ctx, p.cancel = context.WithCancelCause(ctx)
-	if !c.run(func() { p.run(ctx) }) {
+	if !c.run(ctx, p.run) {
 		p.end(ErrClosed)
 		close(p.left)
 	}

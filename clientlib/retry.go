@@ -110,7 +110,7 @@ func (r *recovery) log(what string, e *Error, pause time.Duration, more ...any) 
 		level = slog.LevelInfo // as a server does in the course of its life
 	}
 	more = append(more, "error", e, "retry_in", pause, "failures", r.failures)
-	r.client.logger.Log(r.client.ctx, level, what, more...)
+	r.client.logger.Log(context.Background(), level, what, more...)
 }
 
 func (r *recovery) worthLogging() bool { return r.failures&(r.failures-1) == 0 }

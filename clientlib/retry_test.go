@@ -95,7 +95,7 @@ func TestFailuresThatGoOnAreRare(t *testing.T) {
 			if time.Since(began) < 10*time.Second {
 				inTenSeconds++
 			}
-			time.Sleep(pause)
+			elapse(pause)
 		}
 		if inTenSeconds >= 12 || logged > 10 {
 			t.Errorf("%d calls in the first 10 s, %d in all, %d lines in 10 min", inTenSeconds, calls, logged)
@@ -109,7 +109,7 @@ func TestSuccessResetsThePauses(t *testing.T) {
 		c := New(nil)
 		for name, succeed := range map[string]func(r *recovery){
 			"a frame": (*recovery).progress,
-			"time":    func(*recovery) { time.Sleep(defaultMaxBackoff) },
+			"time":    func(*recovery) { elapse(defaultMaxBackoff) },
 		} {
 			r := c.newRecovery()
 			for range 10 {
@@ -148,3 +148,6 @@ func TestErrorsThatEndASubscription(t *testing.T) {
 		}
 	}
 }
+
+// elapse lets virtual time pass, in a bubble of synctest.
+func elapse(d time.Duration) { time.Sleep(d) }

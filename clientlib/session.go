@@ -69,8 +69,9 @@ const (
 // member is a subscription in a session. The session's mutex guards it.
 type member struct {
 	*Subscription
-	ctx context.Context
-	// stop undoes that the end of ctx has it leave; false if it does already.
+	// alone gives it a call of its own, unless the client is closed.
+	alone func() bool
+	// stop undoes that the end of its context has it leave; false if it does already.
 	stop     func() bool
 	recovery recovery
 	phase    phase
@@ -89,25 +90,26 @@ func newSession(c *Client) *session {
 func (s *session) join(ctx context.Context, sub *Subscription) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refused || s.client.ctx.Err() != nil {
+	if s.refused || s.client.isClosed() {
 		return false
 	}
 	if !s.running {
-		if s.running = s.client.run(s.run); !s.running {
+		if s.running = s.client.run(context.Background(), s.run); !s.running {
 			return false
 		}
 	}
-	m := &member{Subscription: sub, ctx: ctx, recovery: s.client.newRecovery()}
+	m := &member{Subscription: sub, recovery: s.client.newRecovery()}
+	m.alone = func() bool { return s.client.run(ctx, m.run) }
 	sub.consumed = func() { s.credit(m) }
 	s.members[m] = struct{}{}
-	m.stop = context.AfterFunc(ctx, func() { s.leave(m) })
+	m.stop = context.AfterFunc(ctx, func() { s.leave(m, context.Cause(ctx)) })
 	s.enqueueLocked(m)
 	signal(s.joined)
 	return true
 }
 
-// leave takes a member out whose context has ended.
-func (s *session) leave(m *member) {
+// leave takes a member out whose context has ended for a cause.
+func (s *session) leave(m *member, cause error) {
 	s.mu.Lock()
 	if _, in := s.members[m]; !in {
 		s.mu.Unlock()
@@ -116,7 +118,7 @@ func (s *session) leave(m *member) {
 	s.abandonLocked(m)
 	s.removeLocked(m)
 	s.mu.Unlock()
-	m.queue.drop(context.Cause(m.ctx))
+	m.queue.drop(cause)
 	close(m.left)
 }
 
@@ -288,7 +290,7 @@ func (s *session) fallBack() {
 			continue // it is leaving
 		}
 		s.removeLocked(m)
-		if !s.client.run(func() { m.run(m.ctx) }) {
+		if !m.alone() {
 			m.queue.drop(ErrClosed)
 			close(m.left)
 		}

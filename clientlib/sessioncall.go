@@ -13,8 +13,7 @@ import (
 
 // run makes one call after the other while there are members, until the client is
 // closed or a server has no Session.
-func (s *session) run() {
-	ctx := s.client.ctx
+func (s *session) run(ctx context.Context) {
 	r := s.client.newRecovery()
 	for s.awaitMember(ctx) {
 		e := s.call(ctx, &r)
@@ -35,7 +34,7 @@ func (s *session) run() {
 			s.endAll(e, false)
 			continue
 		}
-		s.client.telemetry.interrupted(ctx, e)
+		s.client.telemetry.interrupted(e)
 		r.log("session interrupted", e, pause, "subscriptions", len(interrupted))
 		s.tell(interrupted, e, pause)
 		wait(ctx, pause)

@@ -53,18 +53,17 @@ func (c *Client) Subscribe(ctx context.Context, stream Stream, start Start, opti
 	if c.session != nil && c.session.join(ctx, s) {
 		return s
 	}
-	if !c.run(func() { s.run(ctx) }) {
+	if !c.run(ctx, s.run) {
 		s.queue.drop(ErrClosed)
 		close(s.left)
 	}
 	return s
 }
 
-// run follows the stream until its end, that of ctx, or that of the client.
+// run follows the stream until its end, or that of ctx.
 func (s *Subscription) run(ctx context.Context) {
 	defer close(s.left)
 	defer s.cancel(nil)
-	defer context.AfterFunc(s.client.ctx, func() { s.cancel(context.Cause(s.client.ctx)) })()
 	err := s.follow(ctx)
 	if ctx.Err() != nil {
 		s.queue.drop(context.Cause(ctx))

@@ -152,21 +152,21 @@ func (c *Client) FrameContext(ctx context.Context, frame *Frame) context.Context
 	return c.telemetry.propagator.Extract(ctx, propagation.MapCarrier(frame.Headers))
 }
 
-func (t *telemetry) interrupted(ctx context.Context, e *Error) {
-	t.interruptions.Add(ctx, 1, metric.WithAttributes(messagingSystem, semconv.ErrorTypeKey.String(errorType(e))))
+func (t *telemetry) interrupted(e *Error) {
+	t.interruptions.Add(context.Background(), 1, metric.WithAttributes(messagingSystem, semconv.ErrorTypeKey.String(errorType(e))))
 }
 
-func (t *telemetry) received(ctx context.Context, items []item) {
+func (t *telemetry) received(items []item) {
 	frames := int64(0)
 	for _, i := range items {
 		switch e := i.event.(type) {
 		case *Frame:
 			frames++
 		case *Gap:
-			t.gaps.Add(ctx, 1, metric.WithAttributes(messagingSystem, attribute.String("fanfare.gap.reason", e.Reason.String())))
+			t.gaps.Add(context.Background(), 1, metric.WithAttributes(messagingSystem, attribute.String("fanfare.gap.reason", e.Reason.String())))
 		}
 	}
 	if frames > 0 {
-		t.consumed.Add(ctx, frames, metric.WithAttributes(messagingSystem, semconv.MessagingOperationName("subscribe")))
+		t.consumed.Add(context.Background(), frames, metric.WithAttributes(messagingSystem, semconv.MessagingOperationName("subscribe")))
 	}
 }

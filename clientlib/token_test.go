@@ -25,7 +25,7 @@ func (s *tokenSeries) token(_ context.Context, refresh bool) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if refresh {
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		s.current++
 		s.fetched++
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -95,16 +96,23 @@ func (r *run) retrying(call func(context.Context, fanfarev1.FanfareServiceClient
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
-	for {
+	err := tried(ctx, func() error {
 		err := call(ctx, r.fleet.running()[0].client)
-		if err == nil {
-			return
+		if status.Code(err) != codes.Unavailable { // a replica that has just started
+			return backoff.Permanent(err)
 		}
-		if status.Code(err) != codes.Unavailable || ctx.Err() != nil {
-			r.t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond) // a replica that has just started
+		return err
+	})
+	if err != nil {
+		r.t.Fatal(err)
 	}
+}
+
+// tried tries something again and again until ctx ends.
+func tried(ctx context.Context, try func() error) error {
+	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, try() },
+		backoff.WithBackOff(backoff.NewConstantBackOff(10*time.Millisecond)))
+	return err
 }
 
 func (r *run) frame(p publishStep) message {
@@ -223,7 +231,10 @@ func (r *run) at(scope string, number int) published {
 func (r *run) load(l loadStep) {
 	r.t.Helper()
 	publish := func() {
+		pace := time.NewTicker(max(time.Duration(l.Every), 1))
+		defer pace.Stop()
 		for i := range l.Frames {
+			<-pace.C
 			if err := r.loadOne(l, i); err != nil {
 				r.t.Errorf("load of scope %q: %v", l.Scope, err)
 				return
@@ -240,29 +251,25 @@ func (r *run) load(l loadStep) {
 func (r *run) loadOne(l loadStep, i int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), patience)
 	defer cancel()
-	if l.Every > 0 {
-		time.Sleep(time.Duration(l.Every)) // the pace of the load
-	}
 	body := pattern(max(l.Bytes, 1), i)
 	request := &fanfarev1.PublishRequest{Frame: &fanfarev1.NewFrame{
 		Channel: r.channel, Scope: l.Scope, Payload: body,
 		IdempotencyKey: fmt.Sprintf("load-%d-%p", i, &body[0]),
 	}}
-	for attempt := 0; ; attempt++ {
+	attempt := -1
+	return tried(ctx, func() error {
 		// Both in turn: one of them may be away.
+		attempt++
 		once, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
 		answer, err := r.fleet.replicas[attempt%len(r.fleet.replicas)].client.Publish(once, request)
-		cancel()
-		if err == nil {
-			p := answer.GetPosition()
-			r.add(l.Scope, published{position: fmt.Sprintf("%d-%d", p.GetEpoch(), p.GetSequence()), payload: body})
-			return nil
-		}
-		if ctx.Err() != nil {
+		if err != nil {
 			return err
 		}
-		time.Sleep(time.Millisecond) // between the attempts of a client that is no client library
-	}
+		p := answer.GetPosition()
+		r.add(l.Scope, published{position: fmt.Sprintf("%d-%d", p.GetEpoch(), p.GetSequence()), payload: body})
+		return nil
+	})
 }
 
 func (r *run) subscribe(s subscribeStep) {

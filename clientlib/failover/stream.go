@@ -39,10 +39,11 @@ func endedBy(cause error) error {
 // stream is a streaming call, which counts on its way until it has ended.
 type stream struct {
 	grpc.ClientStream
-	// ctx is the call's. That of the ClientStream ends with the call, too.
-	ctx  context.Context
-	conn *Conn
-	call *call
+	// judge is Conn.judge with the call's context. That of the ClientStream ends with the
+	// call, too.
+	judge func(err error) error
+	conn  *Conn
+	call  *call
 	// acks watches for acknowledgements; nil if none are awaited.
 	acks *acks
 	// forget takes back that the end of the context ends the call.
@@ -50,7 +51,8 @@ type stream struct {
 }
 
 func newStream(ctx context.Context, c *Conn, call *call, s grpc.ClientStream, acks *acks) *stream {
-	t := &stream{ClientStream: s, ctx: ctx, conn: c, call: call, acks: acks}
+	judge := func(err error) error { return c.judge(ctx, call.way, err) }
+	t := &stream{ClientStream: s, judge: judge, conn: c, call: call, acks: acks}
 	// A caller that has given up need not say so.
 	t.forget = context.AfterFunc(s.Context(), call.end)
 	return t
@@ -76,7 +78,7 @@ func (s *stream) RecvMsg(m any) error {
 		}
 		return nil
 	}
-	err = s.conn.judge(s.ctx, s.call.way, err)
+	err = s.judge(err)
 	s.end()
 	return err
 }

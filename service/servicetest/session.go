@@ -103,7 +103,7 @@ func (m *muxed) subscribe(ctx context.Context, request *fanfarev1.SubscribeReque
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last++
-	r := &route{ctx: ctx, session: m, number: m.last, changed: make(chan struct{}, 1)}
+	r := &route{done: ctx.Done(), gone: ctx.Err, session: m, number: m.last, changed: make(chan struct{}, 1)}
 	if m.err != nil {
 		r.end(m.err)
 		return r, nil
@@ -180,7 +180,7 @@ func (m *muxed) route(response *fanfarev1.SessionResponse) error {
 		}
 		switch n := response.GetNotice().(type) {
 		case *fanfarev1.SessionResponse_Unsubscribed:
-			r.end(status.FromContextError(r.ctx.Err()).Err())
+			r.end(status.FromContextError(r.gone()).Err())
 		case *fanfarev1.SessionResponse_Ended:
 			r.end(errorOf(n.Ended.GetError()))
 		case *fanfarev1.SessionResponse_Closed:
@@ -241,9 +241,11 @@ func errorOf(e *fanfarev1.Error) error {
 // route is one subscription, as a call.
 type route struct {
 	grpc.ClientStream // panics where a test calls what it does not expect
-	ctx               context.Context
-	session           *muxed
-	number            uint32
+	// done is closed when the call's context has ended, as gone says.
+	done    <-chan struct{}
+	gone    func() error
+	session *muxed
+	number  uint32
 	// changed has an entry if there may be something to receive.
 	changed chan struct{}
 
@@ -288,8 +290,8 @@ func (r *route) Recv() (*fanfarev1.SubscribeResponse, error) {
 		}
 		select {
 		case <-r.changed:
-		case <-r.ctx.Done():
-			return nil, status.FromContextError(r.ctx.Err()).Err()
+		case <-r.done:
+			return nil, status.FromContextError(r.gone()).Err()
 		}
 	}
 }
@@ -304,9 +306,6 @@ func (r *route) poll() (*fanfarev1.SubscribeResponse, error) {
 	r.waiting = r.waiting[1:]
 	return response, nil
 }
-
-// Context implements grpc.ClientStream.
-func (r *route) Context() context.Context { return r.ctx }
 
 // Header implements grpc.ClientStream.
 func (r *route) Header() (metadata.MD, error) { return nil, nil }
