@@ -26,6 +26,9 @@ PROTOC_GEN_ES := $(TOOLS)/protoc-gen-es-$(PROTOC_GEN_ES_VERSION)/node_modules/.b
 WITH_PROTOC := $(TOOLS)/protoc-$(PROTOC_VERSION)/run
 # Also the plugins and libraries for Java and C++.
 WITH_JAVA_CPP := $(TOOLS)/java-cpp-$(PROTOC_VERSION)/run
+# A browser and a proxy, for the tests of the edge.
+CHROMIUM := $(TOOLS)/chromium/chromium
+NGINX := $(TOOLS)/nginx/nginx
 STATICCHECK := $(TOOLS)/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 HEALTH_PROBE := $(TOOLS)/grpc-health-probe-$(HEALTH_PROBE_VERSION)/grpc-health-probe
 
@@ -33,6 +36,14 @@ HEALTH_PROBE := $(TOOLS)/grpc-health-probe-$(HEALTH_PROBE_VERSION)/grpc-health-p
 BIN := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+
+# Set FANFARE_TEST_CHROMIUM or FANFARE_TEST_NGINX to a program to have the tests use
+# another than the one they fetch.
+FANFARE_TEST_CHROMIUM ?= $(CHROMIUM)
+FANFARE_TEST_NGINX ?= $(NGINX)
+export FANFARE_TEST_CHROMIUM FANFARE_TEST_NGINX
+
+EDGE_TOOLS := $(filter $(TOOLS)/%,$(FANFARE_TEST_CHROMIUM) $(FANFARE_TEST_NGINX))
 
 # The race detector needs a C compiler. Without one the tests run without it.
 RACE := $(if $(shell command -v gcc || command -v clang),-race)
@@ -51,7 +62,7 @@ run: build ## Build, and serve on the embedded store; FLAGS are for fanfare serv
 	@'$(BIN)/fanfare' serve --drain-delay 0 $(FLAGS)
 
 .PHONY: test
-test: $(HEALTH_PROBE) test-clients ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves
+test: $(HEALTH_PROBE) $(EDGE_TOOLS) test-clients ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves
 	@bin=$$(deploy/postgres.sh bin); \
 	echo "PostgreSQL binaries: $$bin$(if $(RACE),,; no C compiler found: the race detector is off)"; \
 	FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_HEALTH_PROBE='$(HEALTH_PROBE)' $(GO_TEST) -timeout 15m ./...
@@ -63,7 +74,7 @@ test-clients: build ## Run the tests of the Python and the TypeScript client
 	FANFARE_BIN='$(abspath $(BIN))/fanfare' clientlib/typescript/test.sh
 
 .PHONY: test-long
-test-long: $(HEALTH_PROBE) ## Run the tests with the long forms of the soak and chaos tests (an hour)
+test-long: $(HEALTH_PROBE) $(EDGE_TOOLS) ## Run the tests with the long forms of the soak and chaos tests (an hour)
 	@bin=$$(deploy/postgres.sh bin); \
 	FANFARE_LONG=1 FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_HEALTH_PROBE='$(HEALTH_PROBE)' $(GO_TEST) -timeout 120m ./...
 
@@ -169,6 +180,16 @@ $(WITH_JAVA_CPP):
 	deploy/debian.sh '$(@D)' protobuf-compiler=$(PROTOC_VERSION) \
 		libprotobuf-java=$(PROTOC_VERSION) protobuf-compiler-grpc-java-plugin libgrpc-java libguava-java libgeronimo-annotation-1.3-spec-java \
 		libprotobuf-dev=$(PROTOC_VERSION) protobuf-compiler-grpc=$(PROTOC_GRPC_VERSION) libgrpc++-dev=$(PROTOC_GRPC_VERSION)
+
+$(CHROMIUM):
+	deploy/debian.sh '$(@D)' chromium fonts-dejavu-core
+	printf '#!/bin/sh\nexec "$(@D)/run" "$(@D)/usr/lib/chromium/chromium" "$$@"\n' >'$@'
+	chmod +x '$@'
+
+$(NGINX):
+	deploy/debian.sh '$(@D)' nginx
+	printf '#!/bin/sh\nexec "$(@D)/run" "$(@D)/usr/sbin/nginx" "$$@"\n' >'$@'
+	chmod +x '$@'
 
 $(STATICCHECK):
 	GOBIN='$(@D)' go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)

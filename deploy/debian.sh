@@ -74,7 +74,7 @@ join() {
 	echo "$*"
 }
 shopt -s nullglob
-libraries=("$here"/usr/lib/*-linux-gnu*)
+libraries=("$here"/usr/lib/*-linux-gnu* "$here"/lib/*-linux-gnu* "$here"/usr/lib/*-linux-gnu*/pulseaudio)
 export PATH="$here/usr/bin:$PATH"
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$here/usr/lib/python3/dist-packages"
 if [ ${#libraries[@]} -gt 0 ]; then

@@ -90,6 +90,14 @@ const (
 	// asks its database for new frames instead of listening; nothing was published.
 	// Publish a durable frame, or have the server listen.
 	ErrorReason_ERROR_REASON_EPHEMERAL_UNAVAILABLE ErrorReason = 18
+	// UNAUTHENTICATED: there is no credential, or it is not valid. The server's log
+	// says what is wrong with it. Get another one.
+	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 19
+	// UNAUTHENTICATED: the token has expired; a streaming call ends when its token
+	// does. Get a fresh one, and go on with the last position.
+	ErrorReason_ERROR_REASON_TOKEN_EXPIRED ErrorReason = 20
+	// PERMISSION_DENIED: the credential is valid and does not allow this.
+	ErrorReason_ERROR_REASON_PERMISSION_DENIED ErrorReason = 21
 )
 
 // Enum value maps for ErrorReason.
@@ -114,6 +122,9 @@ var (
 		16: "ERROR_REASON_DISK_FULL",
 		17: "ERROR_REASON_MAX_STREAM_AGE",
 		18: "ERROR_REASON_EPHEMERAL_UNAVAILABLE",
+		19: "ERROR_REASON_UNAUTHENTICATED",
+		20: "ERROR_REASON_TOKEN_EXPIRED",
+		21: "ERROR_REASON_PERMISSION_DENIED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -135,6 +146,9 @@ var (
 		"ERROR_REASON_DISK_FULL":               16,
 		"ERROR_REASON_MAX_STREAM_AGE":          17,
 		"ERROR_REASON_EPHEMERAL_UNAVAILABLE":   18,
+		"ERROR_REASON_UNAUTHENTICATED":         19,
+		"ERROR_REASON_TOKEN_EXPIRED":           20,
+		"ERROR_REASON_PERMISSION_DENIED":       21,
 	}
 )
 
@@ -1716,6 +1730,7 @@ type SessionRequest struct {
 	//	*SessionRequest_Subscribe
 	//	*SessionRequest_Unsubscribe
 	//	*SessionRequest_Credit
+	//	*SessionRequest_Authenticate
 	Request       isSessionRequest_Request `protobuf_oneof:"request"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1785,6 +1800,15 @@ func (x *SessionRequest) GetCredit() *SessionCredit {
 	return nil
 }
 
+func (x *SessionRequest) GetAuthenticate() *SessionAuthenticate {
+	if x != nil {
+		if x, ok := x.Request.(*SessionRequest_Authenticate); ok {
+			return x.Authenticate
+		}
+	}
+	return nil
+}
+
 type isSessionRequest_Request interface {
 	isSessionRequest_Request()
 }
@@ -1804,11 +1828,18 @@ type SessionRequest_Credit struct {
 	Credit *SessionCredit `protobuf:"bytes,3,opt,name=credit,proto3,oneof"`
 }
 
+type SessionRequest_Authenticate struct {
+	// Replaces the token that the call began with. Authenticated follows.
+	Authenticate *SessionAuthenticate `protobuf:"bytes,4,opt,name=authenticate,proto3,oneof"`
+}
+
 func (*SessionRequest_Subscribe) isSessionRequest_Request() {}
 
 func (*SessionRequest_Unsubscribe) isSessionRequest_Request() {}
 
 func (*SessionRequest_Credit) isSessionRequest_Request() {}
+
+func (*SessionRequest_Authenticate) isSessionRequest_Request() {}
 
 // SessionSubscribe begins a subscription of a Session.
 type SessionSubscribe struct {
@@ -1980,6 +2011,54 @@ func (x *SessionCredit) GetBytes() uint64 {
 	return 0
 }
 
+// SessionAuthenticate replaces the token of a Session, so that it outlives the one that
+// it began with. Subscriptions that the new token does not allow are ended, with
+// PERMISSION_DENIED. A token that is refused ends the call.
+type SessionAuthenticate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token, without the word Bearer. Required.
+	Token         string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionAuthenticate) Reset() {
+	*x = SessionAuthenticate{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionAuthenticate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionAuthenticate) ProtoMessage() {}
+
+func (x *SessionAuthenticate) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionAuthenticate.ProtoReflect.Descriptor instead.
+func (*SessionAuthenticate) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SessionAuthenticate) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
 // SessionResponse is frames or one notice, never both, for some subscriptions of a
 // Session. Its fields are those of SubscribeResponse with the same numbers, and
 // more. A client ignores one that has neither: it is of a newer server.
@@ -2001,6 +2080,7 @@ type SessionResponse struct {
 	//	*SessionResponse_Closing
 	//	*SessionResponse_Unsubscribed
 	//	*SessionResponse_Ended
+	//	*SessionResponse_Authenticated
 	Notice isSessionResponse_Notice `protobuf_oneof:"notice"`
 	// The numbers of the subscriptions that this is for, each once; none: all.
 	Numbers       []uint32 `protobuf:"varint,15,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
@@ -2010,7 +2090,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[23]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2102,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[23]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2115,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{23}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SessionResponse) GetFrames() []*Frame {
@@ -2133,6 +2213,15 @@ func (x *SessionResponse) GetEnded() *Ended {
 	return nil
 }
 
+func (x *SessionResponse) GetAuthenticated() *Authenticated {
+	if x != nil {
+		if x, ok := x.Notice.(*SessionResponse_Authenticated); ok {
+			return x.Authenticated
+		}
+	}
+	return nil
+}
+
 func (x *SessionResponse) GetNumbers() []uint32 {
 	if x != nil {
 		return x.Numbers
@@ -2191,6 +2280,11 @@ type SessionResponse_Ended struct {
 	Ended *Ended `protobuf:"bytes,10,opt,name=ended,proto3,oneof"`
 }
 
+type SessionResponse_Authenticated struct {
+	// The new token is in force. Without numbers.
+	Authenticated *Authenticated `protobuf:"bytes,11,opt,name=authenticated,proto3,oneof"`
+}
+
 func (*SessionResponse_Subscribed) isSessionResponse_Notice() {}
 
 func (*SessionResponse_CaughtUp) isSessionResponse_Notice() {}
@@ -2209,6 +2303,8 @@ func (*SessionResponse_Unsubscribed) isSessionResponse_Notice() {}
 
 func (*SessionResponse_Ended) isSessionResponse_Notice() {}
 
+func (*SessionResponse_Authenticated) isSessionResponse_Notice() {}
+
 // Unsubscribed says that a subscription has ended because its client asked for it.
 type Unsubscribed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2218,7 +2314,7 @@ type Unsubscribed struct {
 
 func (x *Unsubscribed) Reset() {
 	*x = Unsubscribed{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[24]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +2326,7 @@ func (x *Unsubscribed) String() string {
 func (*Unsubscribed) ProtoMessage() {}
 
 func (x *Unsubscribed) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[24]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +2339,54 @@ func (x *Unsubscribed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unsubscribed.ProtoReflect.Descriptor instead.
 func (*Unsubscribed) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{24}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{25}
+}
+
+// Authenticated says that the token of a SessionAuthenticate is in force.
+type Authenticated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it expires, and the call with it unless there is another one by then; absent:
+	// never.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Authenticated) Reset() {
+	*x = Authenticated{}
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Authenticated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Authenticated) ProtoMessage() {}
+
+func (x *Authenticated) ProtoReflect() protoreflect.Message {
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Authenticated.ProtoReflect.Descriptor instead.
+func (*Authenticated) Descriptor() ([]byte, []int) {
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Authenticated) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
 }
 
 // Ended says why a subscription has ended.
@@ -2258,7 +2401,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[25]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2413,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[25]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2426,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{25}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Ended) GetError() *Error {
@@ -2310,7 +2453,7 @@ type ReadFramesRequest struct {
 
 func (x *ReadFramesRequest) Reset() {
 	*x = ReadFramesRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[26]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2465,7 @@ func (x *ReadFramesRequest) String() string {
 func (*ReadFramesRequest) ProtoMessage() {}
 
 func (x *ReadFramesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[26]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2478,7 @@ func (x *ReadFramesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFramesRequest.ProtoReflect.Descriptor instead.
 func (*ReadFramesRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{26}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReadFramesRequest) GetChannel() string {
@@ -2386,7 +2529,7 @@ type ReadFramesResponse struct {
 
 func (x *ReadFramesResponse) Reset() {
 	*x = ReadFramesResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[27]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2541,7 @@ func (x *ReadFramesResponse) String() string {
 func (*ReadFramesResponse) ProtoMessage() {}
 
 func (x *ReadFramesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[27]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2554,7 @@ func (x *ReadFramesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFramesResponse.ProtoReflect.Descriptor instead.
 func (*ReadFramesResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{27}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReadFramesResponse) GetFrames() []*Frame {
@@ -2462,7 +2605,7 @@ type GetStreamRequest struct {
 
 func (x *GetStreamRequest) Reset() {
 	*x = GetStreamRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2617,7 @@ func (x *GetStreamRequest) String() string {
 func (*GetStreamRequest) ProtoMessage() {}
 
 func (x *GetStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[28]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2487,7 +2630,7 @@ func (x *GetStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStreamRequest.ProtoReflect.Descriptor instead.
 func (*GetStreamRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{28}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetStreamRequest) GetChannel() string {
@@ -2515,7 +2658,7 @@ type GetStreamResponse struct {
 
 func (x *GetStreamResponse) Reset() {
 	*x = GetStreamResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +2670,7 @@ func (x *GetStreamResponse) String() string {
 func (*GetStreamResponse) ProtoMessage() {}
 
 func (x *GetStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[29]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +2683,7 @@ func (x *GetStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStreamResponse.ProtoReflect.Descriptor instead.
 func (*GetStreamResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{29}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetStreamResponse) GetStream() *Stream {
@@ -2569,14 +2712,17 @@ type Stream struct {
 	// When the stream first existed, by the store's clock.
 	Created *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created,proto3" json:"created,omitempty"`
 	// When it last changed.
-	Updated       *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=updated,proto3" json:"updated,omitempty"`
+	Updated *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=updated,proto3" json:"updated,omitempty"`
+	// How many durable frames that have been published the slowest of these subscribers
+	// has not been handed yet; 0 without subscribers.
+	Behind        uint64 `protobuf:"varint,9,opt,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2734,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[30]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2747,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{30}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Stream) GetChannel() string {
@@ -2660,6 +2806,13 @@ func (x *Stream) GetUpdated() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Stream) GetBehind() uint64 {
+	if x != nil {
+		return x.Behind
+	}
+	return 0
+}
+
 // ListStreamsRequest is the request of ListStreams.
 type ListStreamsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2675,7 +2828,7 @@ type ListStreamsRequest struct {
 
 func (x *ListStreamsRequest) Reset() {
 	*x = ListStreamsRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2840,7 @@ func (x *ListStreamsRequest) String() string {
 func (*ListStreamsRequest) ProtoMessage() {}
 
 func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[31]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2853,7 @@ func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsRequest.ProtoReflect.Descriptor instead.
 func (*ListStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{31}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListStreamsRequest) GetChannel() string {
@@ -2737,7 +2890,7 @@ type ListStreamsResponse struct {
 
 func (x *ListStreamsResponse) Reset() {
 	*x = ListStreamsResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2749,7 +2902,7 @@ func (x *ListStreamsResponse) String() string {
 func (*ListStreamsResponse) ProtoMessage() {}
 
 func (x *ListStreamsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[32]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2762,7 +2915,7 @@ func (x *ListStreamsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsResponse.ProtoReflect.Descriptor instead.
 func (*ListStreamsResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{32}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListStreamsResponse) GetStreams() []*Stream {
@@ -2795,7 +2948,7 @@ type CloseStreamRequest struct {
 
 func (x *CloseStreamRequest) Reset() {
 	*x = CloseStreamRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2960,7 @@ func (x *CloseStreamRequest) String() string {
 func (*CloseStreamRequest) ProtoMessage() {}
 
 func (x *CloseStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[33]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2973,7 @@ func (x *CloseStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStreamRequest.ProtoReflect.Descriptor instead.
 func (*CloseStreamRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{33}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CloseStreamRequest) GetChannel() string {
@@ -2858,7 +3011,7 @@ type CloseStreamResponse struct {
 
 func (x *CloseStreamResponse) Reset() {
 	*x = CloseStreamResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2870,7 +3023,7 @@ func (x *CloseStreamResponse) String() string {
 func (*CloseStreamResponse) ProtoMessage() {}
 
 func (x *CloseStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[34]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2883,7 +3036,7 @@ func (x *CloseStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStreamResponse.ProtoReflect.Descriptor instead.
 func (*CloseStreamResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{34}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CloseStreamResponse) GetLast() *Position {
@@ -2925,7 +3078,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2937,7 +3090,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[35]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2950,7 +3103,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{35}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Policy) GetChannel() string {
@@ -3003,7 +3156,7 @@ type Bounds struct {
 
 func (x *Bounds) Reset() {
 	*x = Bounds{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[36]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3015,7 +3168,7 @@ func (x *Bounds) String() string {
 func (*Bounds) ProtoMessage() {}
 
 func (x *Bounds) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[36]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3028,7 +3181,7 @@ func (x *Bounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bounds.ProtoReflect.Descriptor instead.
 func (*Bounds) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{36}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Bounds) GetBacklog() uint64 {
@@ -3065,7 +3218,7 @@ type GetPolicyRequest struct {
 
 func (x *GetPolicyRequest) Reset() {
 	*x = GetPolicyRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[37]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3077,7 +3230,7 @@ func (x *GetPolicyRequest) String() string {
 func (*GetPolicyRequest) ProtoMessage() {}
 
 func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[37]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3090,7 +3243,7 @@ func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{37}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetPolicyRequest) GetChannel() string {
@@ -3122,7 +3275,7 @@ type GetPolicyResponse struct {
 
 func (x *GetPolicyResponse) Reset() {
 	*x = GetPolicyResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[38]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3287,7 @@ func (x *GetPolicyResponse) String() string {
 func (*GetPolicyResponse) ProtoMessage() {}
 
 func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[38]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3300,7 @@ func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{38}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetPolicyResponse) GetPolicy() *Policy {
@@ -3173,7 +3326,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[39]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3185,7 +3338,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[39]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3198,7 +3351,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{39}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{41}
 }
 
 // ListPoliciesResponse answers ListPolicies.
@@ -3215,7 +3368,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[40]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3227,7 +3380,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[40]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3240,7 +3393,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{40}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -3268,7 +3421,7 @@ type SetPolicyRequest struct {
 
 func (x *SetPolicyRequest) Reset() {
 	*x = SetPolicyRequest{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[41]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3280,7 +3433,7 @@ func (x *SetPolicyRequest) String() string {
 func (*SetPolicyRequest) ProtoMessage() {}
 
 func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[41]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3293,7 +3446,7 @@ func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{41}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetPolicyRequest) GetPolicy() *Policy {
@@ -3314,7 +3467,7 @@ type SetPolicyResponse struct {
 
 func (x *SetPolicyResponse) Reset() {
 	*x = SetPolicyResponse{}
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[42]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3326,7 +3479,7 @@ func (x *SetPolicyResponse) String() string {
 func (*SetPolicyResponse) ProtoMessage() {}
 
 func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fanfare_v1_fanfare_proto_msgTypes[42]
+	mi := &file_fanfare_v1_fanfare_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3339,7 +3492,7 @@ func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{42}
+	return file_fanfare_v1_fanfare_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SetPolicyResponse) GetEffective() *Bounds {
@@ -3454,11 +3607,12 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x04last\x18\x01 \x01(\v2\x14.fanfare.v1.PositionR\x04last\"x\n" +
 	"\aClosing\x127\n" +
 	"\fresume_after\x18\x01 \x01(\v2\x14.fanfare.v1.PositionR\vresumeAfter\x124\n" +
-	"\bretry_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aretryIn\"\xd2\x01\n" +
+	"\bretry_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aretryIn\"\x99\x02\n" +
 	"\x0eSessionRequest\x12<\n" +
 	"\tsubscribe\x18\x01 \x01(\v2\x1c.fanfare.v1.SessionSubscribeH\x00R\tsubscribe\x12B\n" +
 	"\vunsubscribe\x18\x02 \x01(\v2\x1e.fanfare.v1.SessionUnsubscribeH\x00R\vunsubscribe\x123\n" +
-	"\x06credit\x18\x03 \x01(\v2\x19.fanfare.v1.SessionCreditH\x00R\x06creditB\t\n" +
+	"\x06credit\x18\x03 \x01(\v2\x19.fanfare.v1.SessionCreditH\x00R\x06credit\x12E\n" +
+	"\fauthenticate\x18\x04 \x01(\v2\x1f.fanfare.v1.SessionAuthenticateH\x00R\fauthenticateB\t\n" +
 	"\arequest\"\x8a\x01\n" +
 	"\x10SessionSubscribe\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x126\n" +
@@ -3469,7 +3623,9 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\rR\x06number\"=\n" +
 	"\rSessionCredit\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xa0\x04\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"+\n" +
+	"\x13SessionAuthenticate\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\"\xe3\x04\n" +
 	"\x0fSessionResponse\x12)\n" +
 	"\x06frames\x18\x01 \x03(\v2\x11.fanfare.v1.FrameR\x06frames\x128\n" +
 	"\n" +
@@ -3483,10 +3639,13 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\aclosing\x18\b \x01(\v2\x13.fanfare.v1.ClosingH\x00R\aclosing\x12>\n" +
 	"\funsubscribed\x18\t \x01(\v2\x18.fanfare.v1.UnsubscribedH\x00R\funsubscribed\x12)\n" +
 	"\x05ended\x18\n" +
-	" \x01(\v2\x11.fanfare.v1.EndedH\x00R\x05ended\x12\x18\n" +
+	" \x01(\v2\x11.fanfare.v1.EndedH\x00R\x05ended\x12A\n" +
+	"\rauthenticated\x18\v \x01(\v2\x19.fanfare.v1.AuthenticatedH\x00R\rauthenticated\x12\x18\n" +
 	"\anumbers\x18\x0f \x03(\rR\anumbersB\b\n" +
 	"\x06notice\"\x0e\n" +
-	"\fUnsubscribed\"0\n" +
+	"\fUnsubscribed\"E\n" +
+	"\rAuthenticated\x124\n" +
+	"\aexpires\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"0\n" +
 	"\x05Ended\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.fanfare.v1.ErrorR\x05error\"\x85\x01\n" +
 	"\x11ReadFramesRequest\x12\x18\n" +
@@ -3504,7 +3663,7 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\"?\n" +
 	"\x11GetStreamResponse\x12*\n" +
-	"\x06stream\x18\x01 \x01(\v2\x12.fanfare.v1.StreamR\x06stream\"\xa0\x02\n" +
+	"\x06stream\x18\x01 \x01(\v2\x12.fanfare.v1.StreamR\x06stream\"\xb8\x02\n" +
 	"\x06Stream\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12(\n" +
@@ -3513,7 +3672,8 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x06closed\x18\x05 \x01(\bR\x06closed\x12 \n" +
 	"\vsubscribers\x18\x06 \x01(\rR\vsubscribers\x124\n" +
 	"\acreated\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x124\n" +
-	"\aupdated\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aupdated\"j\n" +
+	"\aupdated\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aupdated\x12\x16\n" +
+	"\x06behind\x18\t \x01(\x04R\x06behind\"j\n" +
 	"\x12ListStreamsRequest\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +
@@ -3555,7 +3715,7 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x10SetPolicyRequest\x12*\n" +
 	"\x06policy\x18\x01 \x01(\v2\x12.fanfare.v1.PolicyR\x06policy\"E\n" +
 	"\x11SetPolicyResponse\x120\n" +
-	"\teffective\x18\x01 \x01(\v2\x12.fanfare.v1.BoundsR\teffective*\x8c\x05\n" +
+	"\teffective\x18\x01 \x01(\v2\x12.fanfare.v1.BoundsR\teffective*\xf2\x05\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\x1d\n" +
@@ -3576,7 +3736,10 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x1aERROR_REASON_LIMIT_REACHED\x10\x0f\x12\x1a\n" +
 	"\x16ERROR_REASON_DISK_FULL\x10\x10\x12\x1f\n" +
 	"\x1bERROR_REASON_MAX_STREAM_AGE\x10\x11\x12&\n" +
-	"\"ERROR_REASON_EPHEMERAL_UNAVAILABLE\x10\x12*\x9a\x01\n" +
+	"\"ERROR_REASON_EPHEMERAL_UNAVAILABLE\x10\x12\x12 \n" +
+	"\x1cERROR_REASON_UNAUTHENTICATED\x10\x13\x12\x1e\n" +
+	"\x1aERROR_REASON_TOKEN_EXPIRED\x10\x14\x12\"\n" +
+	"\x1eERROR_REASON_PERMISSION_DENIED\x10\x15*\x9a\x01\n" +
 	"\tGapReason\x12\x1a\n" +
 	"\x16GAP_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12GAP_REASON_TRIMMED\x10\x01\x12\x1c\n" +
@@ -3613,7 +3776,7 @@ func file_fanfare_v1_fanfare_proto_rawDescGZIP() []byte {
 }
 
 var file_fanfare_v1_fanfare_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fanfare_v1_fanfare_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_fanfare_v1_fanfare_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_fanfare_v1_fanfare_proto_goTypes = []any{
 	(ErrorReason)(0),              // 0: fanfare.v1.ErrorReason
 	(GapReason)(0),                // 1: fanfare.v1.GapReason
@@ -3640,36 +3803,38 @@ var file_fanfare_v1_fanfare_proto_goTypes = []any{
 	(*SessionSubscribe)(nil),      // 22: fanfare.v1.SessionSubscribe
 	(*SessionUnsubscribe)(nil),    // 23: fanfare.v1.SessionUnsubscribe
 	(*SessionCredit)(nil),         // 24: fanfare.v1.SessionCredit
-	(*SessionResponse)(nil),       // 25: fanfare.v1.SessionResponse
-	(*Unsubscribed)(nil),          // 26: fanfare.v1.Unsubscribed
-	(*Ended)(nil),                 // 27: fanfare.v1.Ended
-	(*ReadFramesRequest)(nil),     // 28: fanfare.v1.ReadFramesRequest
-	(*ReadFramesResponse)(nil),    // 29: fanfare.v1.ReadFramesResponse
-	(*GetStreamRequest)(nil),      // 30: fanfare.v1.GetStreamRequest
-	(*GetStreamResponse)(nil),     // 31: fanfare.v1.GetStreamResponse
-	(*Stream)(nil),                // 32: fanfare.v1.Stream
-	(*ListStreamsRequest)(nil),    // 33: fanfare.v1.ListStreamsRequest
-	(*ListStreamsResponse)(nil),   // 34: fanfare.v1.ListStreamsResponse
-	(*CloseStreamRequest)(nil),    // 35: fanfare.v1.CloseStreamRequest
-	(*CloseStreamResponse)(nil),   // 36: fanfare.v1.CloseStreamResponse
-	(*Policy)(nil),                // 37: fanfare.v1.Policy
-	(*Bounds)(nil),                // 38: fanfare.v1.Bounds
-	(*GetPolicyRequest)(nil),      // 39: fanfare.v1.GetPolicyRequest
-	(*GetPolicyResponse)(nil),     // 40: fanfare.v1.GetPolicyResponse
-	(*ListPoliciesRequest)(nil),   // 41: fanfare.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),  // 42: fanfare.v1.ListPoliciesResponse
-	(*SetPolicyRequest)(nil),      // 43: fanfare.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),     // 44: fanfare.v1.SetPolicyResponse
-	nil,                           // 45: fanfare.v1.Frame.HeadersEntry
-	nil,                           // 46: fanfare.v1.NewFrame.HeadersEntry
-	(*timestamppb.Timestamp)(nil), // 47: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 48: google.protobuf.Duration
+	(*SessionAuthenticate)(nil),   // 25: fanfare.v1.SessionAuthenticate
+	(*SessionResponse)(nil),       // 26: fanfare.v1.SessionResponse
+	(*Unsubscribed)(nil),          // 27: fanfare.v1.Unsubscribed
+	(*Authenticated)(nil),         // 28: fanfare.v1.Authenticated
+	(*Ended)(nil),                 // 29: fanfare.v1.Ended
+	(*ReadFramesRequest)(nil),     // 30: fanfare.v1.ReadFramesRequest
+	(*ReadFramesResponse)(nil),    // 31: fanfare.v1.ReadFramesResponse
+	(*GetStreamRequest)(nil),      // 32: fanfare.v1.GetStreamRequest
+	(*GetStreamResponse)(nil),     // 33: fanfare.v1.GetStreamResponse
+	(*Stream)(nil),                // 34: fanfare.v1.Stream
+	(*ListStreamsRequest)(nil),    // 35: fanfare.v1.ListStreamsRequest
+	(*ListStreamsResponse)(nil),   // 36: fanfare.v1.ListStreamsResponse
+	(*CloseStreamRequest)(nil),    // 37: fanfare.v1.CloseStreamRequest
+	(*CloseStreamResponse)(nil),   // 38: fanfare.v1.CloseStreamResponse
+	(*Policy)(nil),                // 39: fanfare.v1.Policy
+	(*Bounds)(nil),                // 40: fanfare.v1.Bounds
+	(*GetPolicyRequest)(nil),      // 41: fanfare.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),     // 42: fanfare.v1.GetPolicyResponse
+	(*ListPoliciesRequest)(nil),   // 43: fanfare.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),  // 44: fanfare.v1.ListPoliciesResponse
+	(*SetPolicyRequest)(nil),      // 45: fanfare.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),     // 46: fanfare.v1.SetPolicyResponse
+	nil,                           // 47: fanfare.v1.Frame.HeadersEntry
+	nil,                           // 48: fanfare.v1.NewFrame.HeadersEntry
+	(*timestamppb.Timestamp)(nil), // 49: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 50: google.protobuf.Duration
 }
 var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	2,  // 0: fanfare.v1.Frame.position:type_name -> fanfare.v1.Position
-	45, // 1: fanfare.v1.Frame.headers:type_name -> fanfare.v1.Frame.HeadersEntry
-	47, // 2: fanfare.v1.Frame.created:type_name -> google.protobuf.Timestamp
-	46, // 3: fanfare.v1.NewFrame.headers:type_name -> fanfare.v1.NewFrame.HeadersEntry
+	47, // 1: fanfare.v1.Frame.headers:type_name -> fanfare.v1.Frame.HeadersEntry
+	49, // 2: fanfare.v1.Frame.created:type_name -> google.protobuf.Timestamp
+	48, // 3: fanfare.v1.NewFrame.headers:type_name -> fanfare.v1.NewFrame.HeadersEntry
 	4,  // 4: fanfare.v1.PublishRequest.frame:type_name -> fanfare.v1.NewFrame
 	2,  // 5: fanfare.v1.PublishResponse.position:type_name -> fanfare.v1.Position
 	4,  // 6: fanfare.v1.PublishBatchRequest.frames:type_name -> fanfare.v1.NewFrame
@@ -3679,7 +3844,7 @@ var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	11, // 10: fanfare.v1.PublishStreamResponse.error:type_name -> fanfare.v1.Error
 	0,  // 11: fanfare.v1.Error.reason:type_name -> fanfare.v1.ErrorReason
 	2,  // 12: fanfare.v1.Error.position:type_name -> fanfare.v1.Position
-	48, // 13: fanfare.v1.Error.retry_in:type_name -> google.protobuf.Duration
+	50, // 13: fanfare.v1.Error.retry_in:type_name -> google.protobuf.Duration
 	2,  // 14: fanfare.v1.SubscribeRequest.after:type_name -> fanfare.v1.Position
 	3,  // 15: fanfare.v1.SubscribeResponse.frames:type_name -> fanfare.v1.Frame
 	14, // 16: fanfare.v1.SubscribeResponse.subscribed:type_name -> fanfare.v1.Subscribed
@@ -3699,72 +3864,75 @@ var file_fanfare_v1_fanfare_proto_depIdxs = []int32{
 	2,  // 30: fanfare.v1.Progress.position:type_name -> fanfare.v1.Position
 	2,  // 31: fanfare.v1.Closed.last:type_name -> fanfare.v1.Position
 	2,  // 32: fanfare.v1.Closing.resume_after:type_name -> fanfare.v1.Position
-	48, // 33: fanfare.v1.Closing.retry_in:type_name -> google.protobuf.Duration
+	50, // 33: fanfare.v1.Closing.retry_in:type_name -> google.protobuf.Duration
 	22, // 34: fanfare.v1.SessionRequest.subscribe:type_name -> fanfare.v1.SessionSubscribe
 	23, // 35: fanfare.v1.SessionRequest.unsubscribe:type_name -> fanfare.v1.SessionUnsubscribe
 	24, // 36: fanfare.v1.SessionRequest.credit:type_name -> fanfare.v1.SessionCredit
-	12, // 37: fanfare.v1.SessionSubscribe.request:type_name -> fanfare.v1.SubscribeRequest
-	3,  // 38: fanfare.v1.SessionResponse.frames:type_name -> fanfare.v1.Frame
-	14, // 39: fanfare.v1.SessionResponse.subscribed:type_name -> fanfare.v1.Subscribed
-	15, // 40: fanfare.v1.SessionResponse.caught_up:type_name -> fanfare.v1.CaughtUp
-	16, // 41: fanfare.v1.SessionResponse.gap:type_name -> fanfare.v1.Gap
-	17, // 42: fanfare.v1.SessionResponse.progress:type_name -> fanfare.v1.Progress
-	18, // 43: fanfare.v1.SessionResponse.status:type_name -> fanfare.v1.Status
-	19, // 44: fanfare.v1.SessionResponse.closed:type_name -> fanfare.v1.Closed
-	20, // 45: fanfare.v1.SessionResponse.closing:type_name -> fanfare.v1.Closing
-	26, // 46: fanfare.v1.SessionResponse.unsubscribed:type_name -> fanfare.v1.Unsubscribed
-	27, // 47: fanfare.v1.SessionResponse.ended:type_name -> fanfare.v1.Ended
-	11, // 48: fanfare.v1.Ended.error:type_name -> fanfare.v1.Error
-	2,  // 49: fanfare.v1.ReadFramesRequest.after:type_name -> fanfare.v1.Position
-	3,  // 50: fanfare.v1.ReadFramesResponse.frames:type_name -> fanfare.v1.Frame
-	16, // 51: fanfare.v1.ReadFramesResponse.gap:type_name -> fanfare.v1.Gap
-	2,  // 52: fanfare.v1.ReadFramesResponse.next:type_name -> fanfare.v1.Position
-	2,  // 53: fanfare.v1.ReadFramesResponse.head:type_name -> fanfare.v1.Position
-	32, // 54: fanfare.v1.GetStreamResponse.stream:type_name -> fanfare.v1.Stream
-	2,  // 55: fanfare.v1.Stream.head:type_name -> fanfare.v1.Position
-	47, // 56: fanfare.v1.Stream.created:type_name -> google.protobuf.Timestamp
-	47, // 57: fanfare.v1.Stream.updated:type_name -> google.protobuf.Timestamp
-	32, // 58: fanfare.v1.ListStreamsResponse.streams:type_name -> fanfare.v1.Stream
-	2,  // 59: fanfare.v1.CloseStreamResponse.last:type_name -> fanfare.v1.Position
-	48, // 60: fanfare.v1.Policy.retention_age:type_name -> google.protobuf.Duration
-	48, // 61: fanfare.v1.Policy.stream_retention:type_name -> google.protobuf.Duration
-	48, // 62: fanfare.v1.Bounds.retention_age:type_name -> google.protobuf.Duration
-	48, // 63: fanfare.v1.Bounds.stream_retention:type_name -> google.protobuf.Duration
-	37, // 64: fanfare.v1.GetPolicyResponse.policy:type_name -> fanfare.v1.Policy
-	38, // 65: fanfare.v1.GetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
-	37, // 66: fanfare.v1.ListPoliciesResponse.policies:type_name -> fanfare.v1.Policy
-	38, // 67: fanfare.v1.ListPoliciesResponse.built_in:type_name -> fanfare.v1.Bounds
-	37, // 68: fanfare.v1.SetPolicyRequest.policy:type_name -> fanfare.v1.Policy
-	38, // 69: fanfare.v1.SetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
-	5,  // 70: fanfare.v1.FanfareService.Publish:input_type -> fanfare.v1.PublishRequest
-	7,  // 71: fanfare.v1.FanfareService.PublishBatch:input_type -> fanfare.v1.PublishBatchRequest
-	9,  // 72: fanfare.v1.FanfareService.PublishStream:input_type -> fanfare.v1.PublishStreamRequest
-	12, // 73: fanfare.v1.FanfareService.Subscribe:input_type -> fanfare.v1.SubscribeRequest
-	21, // 74: fanfare.v1.FanfareService.Session:input_type -> fanfare.v1.SessionRequest
-	28, // 75: fanfare.v1.FanfareService.ReadFrames:input_type -> fanfare.v1.ReadFramesRequest
-	30, // 76: fanfare.v1.FanfareService.GetStream:input_type -> fanfare.v1.GetStreamRequest
-	33, // 77: fanfare.v1.FanfareService.ListStreams:input_type -> fanfare.v1.ListStreamsRequest
-	35, // 78: fanfare.v1.FanfareService.CloseStream:input_type -> fanfare.v1.CloseStreamRequest
-	39, // 79: fanfare.v1.FanfareService.GetPolicy:input_type -> fanfare.v1.GetPolicyRequest
-	41, // 80: fanfare.v1.FanfareService.ListPolicies:input_type -> fanfare.v1.ListPoliciesRequest
-	43, // 81: fanfare.v1.FanfareService.SetPolicy:input_type -> fanfare.v1.SetPolicyRequest
-	6,  // 82: fanfare.v1.FanfareService.Publish:output_type -> fanfare.v1.PublishResponse
-	8,  // 83: fanfare.v1.FanfareService.PublishBatch:output_type -> fanfare.v1.PublishBatchResponse
-	10, // 84: fanfare.v1.FanfareService.PublishStream:output_type -> fanfare.v1.PublishStreamResponse
-	13, // 85: fanfare.v1.FanfareService.Subscribe:output_type -> fanfare.v1.SubscribeResponse
-	25, // 86: fanfare.v1.FanfareService.Session:output_type -> fanfare.v1.SessionResponse
-	29, // 87: fanfare.v1.FanfareService.ReadFrames:output_type -> fanfare.v1.ReadFramesResponse
-	31, // 88: fanfare.v1.FanfareService.GetStream:output_type -> fanfare.v1.GetStreamResponse
-	34, // 89: fanfare.v1.FanfareService.ListStreams:output_type -> fanfare.v1.ListStreamsResponse
-	36, // 90: fanfare.v1.FanfareService.CloseStream:output_type -> fanfare.v1.CloseStreamResponse
-	40, // 91: fanfare.v1.FanfareService.GetPolicy:output_type -> fanfare.v1.GetPolicyResponse
-	42, // 92: fanfare.v1.FanfareService.ListPolicies:output_type -> fanfare.v1.ListPoliciesResponse
-	44, // 93: fanfare.v1.FanfareService.SetPolicy:output_type -> fanfare.v1.SetPolicyResponse
-	82, // [82:94] is the sub-list for method output_type
-	70, // [70:82] is the sub-list for method input_type
-	70, // [70:70] is the sub-list for extension type_name
-	70, // [70:70] is the sub-list for extension extendee
-	0,  // [0:70] is the sub-list for field type_name
+	25, // 37: fanfare.v1.SessionRequest.authenticate:type_name -> fanfare.v1.SessionAuthenticate
+	12, // 38: fanfare.v1.SessionSubscribe.request:type_name -> fanfare.v1.SubscribeRequest
+	3,  // 39: fanfare.v1.SessionResponse.frames:type_name -> fanfare.v1.Frame
+	14, // 40: fanfare.v1.SessionResponse.subscribed:type_name -> fanfare.v1.Subscribed
+	15, // 41: fanfare.v1.SessionResponse.caught_up:type_name -> fanfare.v1.CaughtUp
+	16, // 42: fanfare.v1.SessionResponse.gap:type_name -> fanfare.v1.Gap
+	17, // 43: fanfare.v1.SessionResponse.progress:type_name -> fanfare.v1.Progress
+	18, // 44: fanfare.v1.SessionResponse.status:type_name -> fanfare.v1.Status
+	19, // 45: fanfare.v1.SessionResponse.closed:type_name -> fanfare.v1.Closed
+	20, // 46: fanfare.v1.SessionResponse.closing:type_name -> fanfare.v1.Closing
+	27, // 47: fanfare.v1.SessionResponse.unsubscribed:type_name -> fanfare.v1.Unsubscribed
+	29, // 48: fanfare.v1.SessionResponse.ended:type_name -> fanfare.v1.Ended
+	28, // 49: fanfare.v1.SessionResponse.authenticated:type_name -> fanfare.v1.Authenticated
+	49, // 50: fanfare.v1.Authenticated.expires:type_name -> google.protobuf.Timestamp
+	11, // 51: fanfare.v1.Ended.error:type_name -> fanfare.v1.Error
+	2,  // 52: fanfare.v1.ReadFramesRequest.after:type_name -> fanfare.v1.Position
+	3,  // 53: fanfare.v1.ReadFramesResponse.frames:type_name -> fanfare.v1.Frame
+	16, // 54: fanfare.v1.ReadFramesResponse.gap:type_name -> fanfare.v1.Gap
+	2,  // 55: fanfare.v1.ReadFramesResponse.next:type_name -> fanfare.v1.Position
+	2,  // 56: fanfare.v1.ReadFramesResponse.head:type_name -> fanfare.v1.Position
+	34, // 57: fanfare.v1.GetStreamResponse.stream:type_name -> fanfare.v1.Stream
+	2,  // 58: fanfare.v1.Stream.head:type_name -> fanfare.v1.Position
+	49, // 59: fanfare.v1.Stream.created:type_name -> google.protobuf.Timestamp
+	49, // 60: fanfare.v1.Stream.updated:type_name -> google.protobuf.Timestamp
+	34, // 61: fanfare.v1.ListStreamsResponse.streams:type_name -> fanfare.v1.Stream
+	2,  // 62: fanfare.v1.CloseStreamResponse.last:type_name -> fanfare.v1.Position
+	50, // 63: fanfare.v1.Policy.retention_age:type_name -> google.protobuf.Duration
+	50, // 64: fanfare.v1.Policy.stream_retention:type_name -> google.protobuf.Duration
+	50, // 65: fanfare.v1.Bounds.retention_age:type_name -> google.protobuf.Duration
+	50, // 66: fanfare.v1.Bounds.stream_retention:type_name -> google.protobuf.Duration
+	39, // 67: fanfare.v1.GetPolicyResponse.policy:type_name -> fanfare.v1.Policy
+	40, // 68: fanfare.v1.GetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
+	39, // 69: fanfare.v1.ListPoliciesResponse.policies:type_name -> fanfare.v1.Policy
+	40, // 70: fanfare.v1.ListPoliciesResponse.built_in:type_name -> fanfare.v1.Bounds
+	39, // 71: fanfare.v1.SetPolicyRequest.policy:type_name -> fanfare.v1.Policy
+	40, // 72: fanfare.v1.SetPolicyResponse.effective:type_name -> fanfare.v1.Bounds
+	5,  // 73: fanfare.v1.FanfareService.Publish:input_type -> fanfare.v1.PublishRequest
+	7,  // 74: fanfare.v1.FanfareService.PublishBatch:input_type -> fanfare.v1.PublishBatchRequest
+	9,  // 75: fanfare.v1.FanfareService.PublishStream:input_type -> fanfare.v1.PublishStreamRequest
+	12, // 76: fanfare.v1.FanfareService.Subscribe:input_type -> fanfare.v1.SubscribeRequest
+	21, // 77: fanfare.v1.FanfareService.Session:input_type -> fanfare.v1.SessionRequest
+	30, // 78: fanfare.v1.FanfareService.ReadFrames:input_type -> fanfare.v1.ReadFramesRequest
+	32, // 79: fanfare.v1.FanfareService.GetStream:input_type -> fanfare.v1.GetStreamRequest
+	35, // 80: fanfare.v1.FanfareService.ListStreams:input_type -> fanfare.v1.ListStreamsRequest
+	37, // 81: fanfare.v1.FanfareService.CloseStream:input_type -> fanfare.v1.CloseStreamRequest
+	41, // 82: fanfare.v1.FanfareService.GetPolicy:input_type -> fanfare.v1.GetPolicyRequest
+	43, // 83: fanfare.v1.FanfareService.ListPolicies:input_type -> fanfare.v1.ListPoliciesRequest
+	45, // 84: fanfare.v1.FanfareService.SetPolicy:input_type -> fanfare.v1.SetPolicyRequest
+	6,  // 85: fanfare.v1.FanfareService.Publish:output_type -> fanfare.v1.PublishResponse
+	8,  // 86: fanfare.v1.FanfareService.PublishBatch:output_type -> fanfare.v1.PublishBatchResponse
+	10, // 87: fanfare.v1.FanfareService.PublishStream:output_type -> fanfare.v1.PublishStreamResponse
+	13, // 88: fanfare.v1.FanfareService.Subscribe:output_type -> fanfare.v1.SubscribeResponse
+	26, // 89: fanfare.v1.FanfareService.Session:output_type -> fanfare.v1.SessionResponse
+	31, // 90: fanfare.v1.FanfareService.ReadFrames:output_type -> fanfare.v1.ReadFramesResponse
+	33, // 91: fanfare.v1.FanfareService.GetStream:output_type -> fanfare.v1.GetStreamResponse
+	36, // 92: fanfare.v1.FanfareService.ListStreams:output_type -> fanfare.v1.ListStreamsResponse
+	38, // 93: fanfare.v1.FanfareService.CloseStream:output_type -> fanfare.v1.CloseStreamResponse
+	42, // 94: fanfare.v1.FanfareService.GetPolicy:output_type -> fanfare.v1.GetPolicyResponse
+	44, // 95: fanfare.v1.FanfareService.ListPolicies:output_type -> fanfare.v1.ListPoliciesResponse
+	46, // 96: fanfare.v1.FanfareService.SetPolicy:output_type -> fanfare.v1.SetPolicyResponse
+	85, // [85:97] is the sub-list for method output_type
+	73, // [73:85] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_fanfare_v1_fanfare_proto_init() }
@@ -3796,9 +3964,10 @@ func file_fanfare_v1_fanfare_proto_init() {
 		(*SessionRequest_Subscribe)(nil),
 		(*SessionRequest_Unsubscribe)(nil),
 		(*SessionRequest_Credit)(nil),
+		(*SessionRequest_Authenticate)(nil),
 	}
 	file_fanfare_v1_fanfare_proto_msgTypes[20].OneofWrappers = []any{}
-	file_fanfare_v1_fanfare_proto_msgTypes[23].OneofWrappers = []any{
+	file_fanfare_v1_fanfare_proto_msgTypes[24].OneofWrappers = []any{
 		(*SessionResponse_Subscribed)(nil),
 		(*SessionResponse_CaughtUp)(nil),
 		(*SessionResponse_Gap)(nil),
@@ -3808,16 +3977,17 @@ func file_fanfare_v1_fanfare_proto_init() {
 		(*SessionResponse_Closing)(nil),
 		(*SessionResponse_Unsubscribed)(nil),
 		(*SessionResponse_Ended)(nil),
+		(*SessionResponse_Authenticated)(nil),
 	}
-	file_fanfare_v1_fanfare_proto_msgTypes[33].OneofWrappers = []any{}
 	file_fanfare_v1_fanfare_proto_msgTypes[35].OneofWrappers = []any{}
+	file_fanfare_v1_fanfare_proto_msgTypes[37].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fanfare_v1_fanfare_proto_rawDesc), len(file_fanfare_v1_fanfare_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   45,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,17 +20,26 @@ ERROR_REASON_NOTIFICATION_QUEUE_FULL: ErrorReason
 ERROR_REASON_NOT_LISTENING: ErrorReason
 ERROR_REASON_OUTCOME_UNKNOWN: ErrorReason
 ERROR_REASON_PARTLY_DUPLICATE: ErrorReason
+ERROR_REASON_PERMISSION_DENIED: ErrorReason
 ERROR_REASON_PUBLISH_QUEUE_FULL: ErrorReason
 ERROR_REASON_SEQUENCE_EXHAUSTED: ErrorReason
 ERROR_REASON_SLOW_SUBSCRIBER: ErrorReason
 ERROR_REASON_STORE_UNAVAILABLE: ErrorReason
 ERROR_REASON_STREAM_NOT_FOUND: ErrorReason
+ERROR_REASON_TOKEN_EXPIRED: ErrorReason
+ERROR_REASON_UNAUTHENTICATED: ErrorReason
 ERROR_REASON_UNSPECIFIED: ErrorReason
 GAP_REASON_AHEAD: GapReason
 GAP_REASON_EPHEMERAL_MAYBE_MISSED: GapReason
 GAP_REASON_EPOCH_CHANGED: GapReason
 GAP_REASON_TRIMMED: GapReason
 GAP_REASON_UNSPECIFIED: GapReason
+
+class Authenticated(_message.Message):
+    __slots__ = ["expires"]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    expires: _timestamp_pb2.Timestamp
+    def __init__(self, expires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Bounds(_message.Message):
     __slots__ = ["backlog", "retention_age", "stream_retention"]
@@ -330,6 +339,12 @@ class ReadFramesResponse(_message.Message):
     next: Position
     def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ..., next: _Optional[_Union[Position, _Mapping]] = ..., head: _Optional[_Union[Position, _Mapping]] = ..., closed: bool = ...) -> None: ...
 
+class SessionAuthenticate(_message.Message):
+    __slots__ = ["token"]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    def __init__(self, token: _Optional[str] = ...) -> None: ...
+
 class SessionCredit(_message.Message):
     __slots__ = ["bytes", "number"]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -339,17 +354,20 @@ class SessionCredit(_message.Message):
     def __init__(self, number: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ["credit", "subscribe", "unsubscribe"]
+    __slots__ = ["authenticate", "credit", "subscribe", "unsubscribe"]
+    AUTHENTICATE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    authenticate: SessionAuthenticate
     credit: SessionCredit
     subscribe: SessionSubscribe
     unsubscribe: SessionUnsubscribe
-    def __init__(self, subscribe: _Optional[_Union[SessionSubscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[SessionUnsubscribe, _Mapping]] = ..., credit: _Optional[_Union[SessionCredit, _Mapping]] = ...) -> None: ...
+    def __init__(self, subscribe: _Optional[_Union[SessionSubscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[SessionUnsubscribe, _Mapping]] = ..., credit: _Optional[_Union[SessionCredit, _Mapping]] = ..., authenticate: _Optional[_Union[SessionAuthenticate, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ["caught_up", "closed", "closing", "ended", "frames", "gap", "numbers", "progress", "status", "subscribed", "unsubscribed"]
+    __slots__ = ["authenticated", "caught_up", "closed", "closing", "ended", "frames", "gap", "numbers", "progress", "status", "subscribed", "unsubscribed"]
+    AUTHENTICATED_FIELD_NUMBER: _ClassVar[int]
     CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
@@ -361,6 +379,7 @@ class SessionResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBED_FIELD_NUMBER: _ClassVar[int]
     UNSUBSCRIBED_FIELD_NUMBER: _ClassVar[int]
+    authenticated: Authenticated
     caught_up: CaughtUp
     closed: Closed
     closing: Closing
@@ -372,7 +391,7 @@ class SessionResponse(_message.Message):
     status: Status
     subscribed: Subscribed
     unsubscribed: Unsubscribed
-    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., subscribed: _Optional[_Union[Subscribed, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., unsubscribed: _Optional[_Union[Unsubscribed, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., subscribed: _Optional[_Union[Subscribed, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., unsubscribed: _Optional[_Union[Unsubscribed, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., authenticated: _Optional[_Union[Authenticated, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SessionSubscribe(_message.Message):
     __slots__ = ["credit", "number", "request"]
@@ -409,7 +428,8 @@ class Status(_message.Message):
     def __init__(self, listening: bool = ...) -> None: ...
 
 class Stream(_message.Message):
-    __slots__ = ["channel", "closed", "created", "head", "oldest", "scope", "subscribers", "updated"]
+    __slots__ = ["behind", "channel", "closed", "created", "head", "oldest", "scope", "subscribers", "updated"]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +438,7 @@ class Stream(_message.Message):
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
     UPDATED_FIELD_NUMBER: _ClassVar[int]
+    behind: int
     channel: str
     closed: bool
     created: _timestamp_pb2.Timestamp
@@ -426,7 +447,7 @@ class Stream(_message.Message):
     scope: str
     subscribers: int
     updated: _timestamp_pb2.Timestamp
-    def __init__(self, channel: _Optional[str] = ..., scope: _Optional[str] = ..., head: _Optional[_Union[Position, _Mapping]] = ..., oldest: _Optional[int] = ..., closed: bool = ..., subscribers: _Optional[int] = ..., created: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., updated: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, channel: _Optional[str] = ..., scope: _Optional[str] = ..., head: _Optional[_Union[Position, _Mapping]] = ..., oldest: _Optional[int] = ..., closed: bool = ..., subscribers: _Optional[int] = ..., created: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., updated: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., behind: _Optional[int] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
     __slots__ = ["after", "channel", "last", "live", "oldest", "scope"]

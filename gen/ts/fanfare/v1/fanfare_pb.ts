@@ -15,7 +15,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file fanfare/v1/fanfare.proto.
  */
 export const file_fanfare_v1_fanfare: GenFile = /*@__PURE__*/
-  fileDesc("ChhmYW5mYXJlL3YxL2ZhbmZhcmUucHJvdG8SCmZhbmZhcmUudjEiKwoIUG9zaXRpb24SDQoFZXBvY2gYASABKAYSEAoIc2VxdWVuY2UYAiABKAQiiwIKBUZyYW1lEiYKCHBvc2l0aW9uGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIPCgdwYXlsb2FkGAIgASgMEhQKDGNvbnRlbnRfdHlwZRgDIAEoCRISCgpldmVudF90eXBlGAQgASgJEi8KB2hlYWRlcnMYBSADKAsyHi5mYW5mYXJlLnYxLkZyYW1lLkhlYWRlcnNFbnRyeRIrCgdjcmVhdGVkGAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIRCgllcGhlbWVyYWwYByABKAgaLgoMSGVhZGVyc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEi2wIKCE5ld0ZyYW1lEg8KB2NoYW5uZWwYASABKAkSDQoFc2NvcGUYAiABKAkSDwoHcGF5bG9hZBgDIAEoDBIUCgxjb250ZW50X3R5cGUYBCABKAkSEgoKZXZlbnRfdHlwZRgFIAEoCRIyCgdoZWFkZXJzGAYgAygLMiEuZmFuZmFyZS52MS5OZXdGcmFtZS5IZWFkZXJzRW50cnkSFwoPaWRlbXBvdGVuY3lfa2V5GAcgASgJEh4KEWV4cGVjdGVkX3NlcXVlbmNlGAggASgESACIAQESGwoOZXhwZWN0ZWRfZXBvY2gYCSABKAZIAYgBARIRCgllcGhlbWVyYWwYCiABKAgaLgoMSGVhZGVyc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCFAoSX2V4cGVjdGVkX3NlcXVlbmNlQhEKD19leHBlY3RlZF9lcG9jaCI1Cg5QdWJsaXNoUmVxdWVzdBIjCgVmcmFtZRgBIAEoCzIULmZhbmZhcmUudjEuTmV3RnJhbWUiTAoPUHVibGlzaFJlc3BvbnNlEiYKCHBvc2l0aW9uGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIRCglkdXBsaWNhdGUYAiABKAgiOwoTUHVibGlzaEJhdGNoUmVxdWVzdBIkCgZmcmFtZXMYASADKAsyFC5mYW5mYXJlLnYxLk5ld0ZyYW1lIkQKFFB1Ymxpc2hCYXRjaFJlc3BvbnNlEiwKB3Jlc3VsdHMYASADKAsyGy5mYW5mYXJlLnYxLlB1Ymxpc2hSZXNwb25zZSJLChRQdWJsaXNoU3RyZWFtUmVxdWVzdBIOCgZudW1iZXIYASABKAQSIwoFZnJhbWUYAiABKAsyFC5mYW5mYXJlLnYxLk5ld0ZyYW1lIogBChVQdWJsaXNoU3RyZWFtUmVzcG9uc2USDgoGbnVtYmVyGAEgASgEEjAKCXB1Ymxpc2hlZBgCIAEoCzIbLmZhbmZhcmUudjEuUHVibGlzaFJlc3BvbnNlSAASIgoFZXJyb3IYAyABKAsyES5mYW5mYXJlLnYxLkVycm9ySABCCQoHb3V0Y29tZSKzAQoFRXJyb3ISDAoEY29kZRgBIAEoBRIPCgdtZXNzYWdlGAIgASgJEicKBnJlYXNvbhgDIAEoDjIXLmZhbmZhcmUudjEuRXJyb3JSZWFzb24SDQoFZmllbGQYBCABKAkSJgoIcG9zaXRpb24YBSABKAsyFC5mYW5mYXJlLnYxLlBvc2l0aW9uEisKCHJldHJ5X2luGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIpQBChBTdWJzY3JpYmVSZXF1ZXN0Eg8KB2NoYW5uZWwYASABKAkSDQoFc2NvcGUYAiABKAkSEAoGb2xkZXN0GAMgASgISAASDgoEbGl2ZRgEIAEoCEgAEiUKBWFmdGVyGAUgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbkgAEg4KBGxhc3QYBiABKARIAEIHCgVzdGFydCLXAgoRU3Vic2NyaWJlUmVzcG9uc2USIQoGZnJhbWVzGAEgAygLMhEuZmFuZmFyZS52MS5GcmFtZRIsCgpzdWJzY3JpYmVkGAIgASgLMhYuZmFuZmFyZS52MS5TdWJzY3JpYmVkSAASKQoJY2F1Z2h0X3VwGAMgASgLMhQuZmFuZmFyZS52MS5DYXVnaHRVcEgAEh4KA2dhcBgEIAEoCzIPLmZhbmZhcmUudjEuR2FwSAASKAoIcHJvZ3Jlc3MYBSABKAsyFC5mYW5mYXJlLnYxLlByb2dyZXNzSAASJAoGc3RhdHVzGAYgASgLMhIuZmFuZmFyZS52MS5TdGF0dXNIABIkCgZjbG9zZWQYByABKAsyEi5mYW5mYXJlLnYxLkNsb3NlZEgAEiYKB2Nsb3NpbmcYCCABKAsyEy5mYW5mYXJlLnYxLkNsb3NpbmdIAEIICgZub3RpY2UifQoKU3Vic2NyaWJlZBIiCgRoZWFkGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIOCgZvbGRlc3QYAiABKAQSKgoMcmVzdW1lX2FmdGVyGAMgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIPCgdyZXN1bWVkGAQgASgIIjIKCENhdWdodFVwEiYKCHBvc2l0aW9uGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbiK1AQoDR2FwEiUKBnJlYXNvbhgBIAEoDjIVLmZhbmZhcmUudjEuR2FwUmVhc29uEicKCXJlcXVlc3RlZBgCIAEoCzIULmZhbmZhcmUudjEuUG9zaXRpb24SDgoGb2xkZXN0GAMgASgEEiIKBGhlYWQYBCABKAsyFC5mYW5mYXJlLnYxLlBvc2l0aW9uEioKDHJlc3VtZV9hZnRlchgFIAEoCzIULmZhbmZhcmUudjEuUG9zaXRpb24iMgoIUHJvZ3Jlc3MSJgoIcG9zaXRpb24YASABKAsyFC5mYW5mYXJlLnYxLlBvc2l0aW9uIhsKBlN0YXR1cxIRCglsaXN0ZW5pbmcYASABKAgiLAoGQ2xvc2VkEiIKBGxhc3QYASABKAsyFC5mYW5mYXJlLnYxLlBvc2l0aW9uImIKB0Nsb3NpbmcSKgoMcmVzdW1lX2FmdGVyGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIrCghyZXRyeV9pbhgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiKyAQoOU2Vzc2lvblJlcXVlc3QSMQoJc3Vic2NyaWJlGAEgASgLMhwuZmFuZmFyZS52MS5TZXNzaW9uU3Vic2NyaWJlSAASNQoLdW5zdWJzY3JpYmUYAiABKAsyHi5mYW5mYXJlLnYxLlNlc3Npb25VbnN1YnNjcmliZUgAEisKBmNyZWRpdBgDIAEoCzIZLmZhbmZhcmUudjEuU2Vzc2lvbkNyZWRpdEgAQgkKB3JlcXVlc3QicQoQU2Vzc2lvblN1YnNjcmliZRIOCgZudW1iZXIYASABKA0SLQoHcmVxdWVzdBgCIAEoCzIcLmZhbmZhcmUudjEuU3Vic2NyaWJlUmVxdWVzdBITCgZjcmVkaXQYAyABKARIAIgBAUIJCgdfY3JlZGl0IiQKElNlc3Npb25VbnN1YnNjcmliZRIOCgZudW1iZXIYASABKA0iLgoNU2Vzc2lvbkNyZWRpdBIOCgZudW1iZXIYASABKA0SDQoFYnl0ZXMYAiABKAQivAMKD1Nlc3Npb25SZXNwb25zZRIhCgZmcmFtZXMYASADKAsyES5mYW5mYXJlLnYxLkZyYW1lEiwKCnN1YnNjcmliZWQYAiABKAsyFi5mYW5mYXJlLnYxLlN1YnNjcmliZWRIABIpCgljYXVnaHRfdXAYAyABKAsyFC5mYW5mYXJlLnYxLkNhdWdodFVwSAASHgoDZ2FwGAQgASgLMg8uZmFuZmFyZS52MS5HYXBIABIoCghwcm9ncmVzcxgFIAEoCzIULmZhbmZhcmUudjEuUHJvZ3Jlc3NIABIkCgZzdGF0dXMYBiABKAsyEi5mYW5mYXJlLnYxLlN0YXR1c0gAEiQKBmNsb3NlZBgHIAEoCzISLmZhbmZhcmUudjEuQ2xvc2VkSAASJgoHY2xvc2luZxgIIAEoCzITLmZhbmZhcmUudjEuQ2xvc2luZ0gAEjAKDHVuc3Vic2NyaWJlZBgJIAEoCzIYLmZhbmZhcmUudjEuVW5zdWJzY3JpYmVkSAASIgoFZW5kZWQYCiABKAsyES5mYW5mYXJlLnYxLkVuZGVkSAASDwoHbnVtYmVycxgPIAMoDUIICgZub3RpY2UiDgoMVW5zdWJzY3JpYmVkIikKBUVuZGVkEiAKBWVycm9yGAEgASgLMhEuZmFuZmFyZS52MS5FcnJvciJnChFSZWFkRnJhbWVzUmVxdWVzdBIPCgdjaGFubmVsGAEgASgJEg0KBXNjb3BlGAIgASgJEiMKBWFmdGVyGAMgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhINCgVsaW1pdBgEIAEoDSKtAQoSUmVhZEZyYW1lc1Jlc3BvbnNlEiEKBmZyYW1lcxgBIAMoCzIRLmZhbmZhcmUudjEuRnJhbWUSHAoDZ2FwGAIgASgLMg8uZmFuZmFyZS52MS5HYXASIgoEbmV4dBgDIAEoCzIULmZhbmZhcmUudjEuUG9zaXRpb24SIgoEaGVhZBgEIAEoCzIULmZhbmZhcmUudjEuUG9zaXRpb24SDgoGY2xvc2VkGAUgASgIIjIKEEdldFN0cmVhbVJlcXVlc3QSDwoHY2hhbm5lbBgBIAEoCRINCgVzY29wZRgCIAEoCSI3ChFHZXRTdHJlYW1SZXNwb25zZRIiCgZzdHJlYW0YASABKAsyEi5mYW5mYXJlLnYxLlN0cmVhbSLbAQoGU3RyZWFtEg8KB2NoYW5uZWwYASABKAkSDQoFc2NvcGUYAiABKAkSIgoEaGVhZBgDIAEoCzIULmZhbmZhcmUudjEuUG9zaXRpb24SDgoGb2xkZXN0GAQgASgEEg4KBmNsb3NlZBgFIAEoCBITCgtzdWJzY3JpYmVycxgGIAEoDRIrCgdjcmVhdGVkGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIrCgd1cGRhdGVkGAggASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJMChJMaXN0U3RyZWFtc1JlcXVlc3QSDwoHY2hhbm5lbBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEgoKcGFnZV90b2tlbhgDIAEoCSJTChNMaXN0U3RyZWFtc1Jlc3BvbnNlEiMKB3N0cmVhbXMYASADKAsyEi5mYW5mYXJlLnYxLlN0cmVhbRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiZAoSQ2xvc2VTdHJlYW1SZXF1ZXN0Eg8KB2NoYW5uZWwYASABKAkSDQoFc2NvcGUYAiABKAkSGwoOZXhwZWN0ZWRfZXBvY2gYAyABKAZIAIgBAUIRCg9fZXhwZWN0ZWRfZXBvY2giUQoTQ2xvc2VTdHJlYW1SZXNwb25zZRIiCgRsYXN0GAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIWCg5hbHJlYWR5X2Nsb3NlZBgCIAEoCCKyAQoGUG9saWN5Eg8KB2NoYW5uZWwYASABKAkSDgoGcHJlZml4GAIgASgIEhQKB2JhY2tsb2cYAyABKARIAIgBARIwCg1yZXRlbnRpb25fYWdlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjMKEHN0cmVhbV9yZXRlbnRpb24YBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CCgoIX2JhY2tsb2cigAEKBkJvdW5kcxIPCgdiYWNrbG9nGAEgASgEEjAKDXJldGVudGlvbl9hZ2UYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMwoQc3RyZWFtX3JldGVudGlvbhgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiIzChBHZXRQb2xpY3lSZXF1ZXN0Eg8KB2NoYW5uZWwYASABKAkSDgoGcHJlZml4GAIgASgIIl4KEUdldFBvbGljeVJlc3BvbnNlEiIKBnBvbGljeRgBIAEoCzISLmZhbmZhcmUudjEuUG9saWN5EiUKCWVmZmVjdGl2ZRgCIAEoCzISLmZhbmZhcmUudjEuQm91bmRzIhUKE0xpc3RQb2xpY2llc1JlcXVlc3QiYgoUTGlzdFBvbGljaWVzUmVzcG9uc2USJAoIcG9saWNpZXMYASADKAsyEi5mYW5mYXJlLnYxLlBvbGljeRIkCghidWlsdF9pbhgCIAEoCzISLmZhbmZhcmUudjEuQm91bmRzIjYKEFNldFBvbGljeVJlcXVlc3QSIgoGcG9saWN5GAEgASgLMhIuZmFuZmFyZS52MS5Qb2xpY3kiOgoRU2V0UG9saWN5UmVzcG9uc2USJQoJZWZmZWN0aXZlGAEgASgLMhIuZmFuZmFyZS52MS5Cb3VuZHMqjAUKC0Vycm9yUmVhc29uEhwKGEVSUk9SX1JFQVNPTl9VTlNQRUNJRklFRBAAEh4KGkVSUk9SX1JFQVNPTl9JTlZBTElEX0ZJRUxEEAESHQoZRVJST1JfUkVBU09OX0tFWV9DT05GTElDVBACEiMKH0VSUk9SX1JFQVNPTl9FWFBFQ1RBVElPTl9GQUlMRUQQAxIgChxFUlJPUl9SRUFTT05fT1VUQ09NRV9VTktOT1dOEAQSIgoeRVJST1JfUkVBU09OX1NUT1JFX1VOQVZBSUxBQkxFEAUSHgoaRVJST1JfUkVBU09OX05PVF9MSVNURU5JTkcQBhIjCh9FUlJPUl9SRUFTT05fUFVCTElTSF9RVUVVRV9GVUxMEAcSKAokRVJST1JfUkVBU09OX05PVElGSUNBVElPTl9RVUVVRV9GVUxMEAgSIQodRVJST1JfUkVBU09OX1BBUlRMWV9EVVBMSUNBVEUQCRIgChxFUlJPUl9SRUFTT05fU0xPV19TVUJTQ1JJQkVSEAoSGQoVRVJST1JfUkVBU09OX0RSQUlOSU5HEAsSIQodRVJST1JfUkVBU09OX1NUUkVBTV9OT1RfRk9VTkQQDBIjCh9FUlJPUl9SRUFTT05fU0VRVUVOQ0VfRVhIQVVTVEVEEA0SGQoVRVJST1JfUkVBU09OX0lOVEVSTkFMEA4SHgoaRVJST1JfUkVBU09OX0xJTUlUX1JFQUNIRUQQDxIaChZFUlJPUl9SRUFTT05fRElTS19GVUxMEBASHwobRVJST1JfUkVBU09OX01BWF9TVFJFQU1fQUdFEBESJgoiRVJST1JfUkVBU09OX0VQSEVNRVJBTF9VTkFWQUlMQUJMRRASKpoBCglHYXBSZWFzb24SGgoWR0FQX1JFQVNPTl9VTlNQRUNJRklFRBAAEhYKEkdBUF9SRUFTT05fVFJJTU1FRBABEhwKGEdBUF9SRUFTT05fRVBPQ0hfQ0hBTkdFRBACEhQKEEdBUF9SRUFTT05fQUhFQUQQAxIlCiFHQVBfUkVBU09OX0VQSEVNRVJBTF9NQVlCRV9NSVNTRUQQBDKzBwoORmFuZmFyZVNlcnZpY2USQgoHUHVibGlzaBIaLmZhbmZhcmUudjEuUHVibGlzaFJlcXVlc3QaGy5mYW5mYXJlLnYxLlB1Ymxpc2hSZXNwb25zZRJRCgxQdWJsaXNoQmF0Y2gSHy5mYW5mYXJlLnYxLlB1Ymxpc2hCYXRjaFJlcXVlc3QaIC5mYW5mYXJlLnYxLlB1Ymxpc2hCYXRjaFJlc3BvbnNlElgKDVB1Ymxpc2hTdHJlYW0SIC5mYW5mYXJlLnYxLlB1Ymxpc2hTdHJlYW1SZXF1ZXN0GiEuZmFuZmFyZS52MS5QdWJsaXNoU3RyZWFtUmVzcG9uc2UoATABEkoKCVN1YnNjcmliZRIcLmZhbmZhcmUudjEuU3Vic2NyaWJlUmVxdWVzdBodLmZhbmZhcmUudjEuU3Vic2NyaWJlUmVzcG9uc2UwARJGCgdTZXNzaW9uEhouZmFuZmFyZS52MS5TZXNzaW9uUmVxdWVzdBobLmZhbmZhcmUudjEuU2Vzc2lvblJlc3BvbnNlKAEwARJLCgpSZWFkRnJhbWVzEh0uZmFuZmFyZS52MS5SZWFkRnJhbWVzUmVxdWVzdBoeLmZhbmZhcmUudjEuUmVhZEZyYW1lc1Jlc3BvbnNlEkgKCUdldFN0cmVhbRIcLmZhbmZhcmUudjEuR2V0U3RyZWFtUmVxdWVzdBodLmZhbmZhcmUudjEuR2V0U3RyZWFtUmVzcG9uc2USTgoLTGlzdFN0cmVhbXMSHi5mYW5mYXJlLnYxLkxpc3RTdHJlYW1zUmVxdWVzdBofLmZhbmZhcmUudjEuTGlzdFN0cmVhbXNSZXNwb25zZRJOCgtDbG9zZVN0cmVhbRIeLmZhbmZhcmUudjEuQ2xvc2VTdHJlYW1SZXF1ZXN0Gh8uZmFuZmFyZS52MS5DbG9zZVN0cmVhbVJlc3BvbnNlEkgKCUdldFBvbGljeRIcLmZhbmZhcmUudjEuR2V0UG9saWN5UmVxdWVzdBodLmZhbmZhcmUudjEuR2V0UG9saWN5UmVzcG9uc2USUQoMTGlzdFBvbGljaWVzEh8uZmFuZmFyZS52MS5MaXN0UG9saWNpZXNSZXF1ZXN0GiAuZmFuZmFyZS52MS5MaXN0UG9saWNpZXNSZXNwb25zZRJICglTZXRQb2xpY3kSHC5mYW5mYXJlLnYxLlNldFBvbGljeVJlcXVlc3QaHS5mYW5mYXJlLnYxLlNldFBvbGljeVJlc3BvbnNlQmcKDWlvLmZhbmZhcmUudjFCDEZhbmZhcmVQcm90b1ABWjlnaXRodWIuY29tL2ZhbmZhcmUtaW8vZmFuZmFyZS9nZW4vZ28vZmFuZmFyZS92MTtmYW5mYXJldjGqAgpGYW5mYXJlLlYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChhmYW5mYXJlL3YxL2ZhbmZhcmUucHJvdG8SCmZhbmZhcmUudjEiKwoIUG9zaXRpb24SDQoFZXBvY2gYASABKAYSEAoIc2VxdWVuY2UYAiABKAQiiwIKBUZyYW1lEiYKCHBvc2l0aW9uGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIPCgdwYXlsb2FkGAIgASgMEhQKDGNvbnRlbnRfdHlwZRgDIAEoCRISCgpldmVudF90eXBlGAQgASgJEi8KB2hlYWRlcnMYBSADKAsyHi5mYW5mYXJlLnYxLkZyYW1lLkhlYWRlcnNFbnRyeRIrCgdjcmVhdGVkGAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIRCgllcGhlbWVyYWwYByABKAgaLgoMSGVhZGVyc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEi2wIKCE5ld0ZyYW1lEg8KB2NoYW5uZWwYASABKAkSDQoFc2NvcGUYAiABKAkSDwoHcGF5bG9hZBgDIAEoDBIUCgxjb250ZW50X3R5cGUYBCABKAkSEgoKZXZlbnRfdHlwZRgFIAEoCRIyCgdoZWFkZXJzGAYgAygLMiEuZmFuZmFyZS52MS5OZXdGcmFtZS5IZWFkZXJzRW50cnkSFwoPaWRlbXBvdGVuY3lfa2V5GAcgASgJEh4KEWV4cGVjdGVkX3NlcXVlbmNlGAggASgESACIAQESGwoOZXhwZWN0ZWRfZXBvY2gYCSABKAZIAYgBARIRCgllcGhlbWVyYWwYCiABKAgaLgoMSGVhZGVyc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCFAoSX2V4cGVjdGVkX3NlcXVlbmNlQhEKD19leHBlY3RlZF9lcG9jaCI1Cg5QdWJsaXNoUmVxdWVzdBIjCgVmcmFtZRgBIAEoCzIULmZhbmZhcmUudjEuTmV3RnJhbWUiTAoPUHVibGlzaFJlc3BvbnNlEiYKCHBvc2l0aW9uGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIRCglkdXBsaWNhdGUYAiABKAgiOwoTUHVibGlzaEJhdGNoUmVxdWVzdBIkCgZmcmFtZXMYASADKAsyFC5mYW5mYXJlLnYxLk5ld0ZyYW1lIkQKFFB1Ymxpc2hCYXRjaFJlc3BvbnNlEiwKB3Jlc3VsdHMYASADKAsyGy5mYW5mYXJlLnYxLlB1Ymxpc2hSZXNwb25zZSJLChRQdWJsaXNoU3RyZWFtUmVxdWVzdBIOCgZudW1iZXIYASABKAQSIwoFZnJhbWUYAiABKAsyFC5mYW5mYXJlLnYxLk5ld0ZyYW1lIogBChVQdWJsaXNoU3RyZWFtUmVzcG9uc2USDgoGbnVtYmVyGAEgASgEEjAKCXB1Ymxpc2hlZBgCIAEoCzIbLmZhbmZhcmUudjEuUHVibGlzaFJlc3BvbnNlSAASIgoFZXJyb3IYAyABKAsyES5mYW5mYXJlLnYxLkVycm9ySABCCQoHb3V0Y29tZSKzAQoFRXJyb3ISDAoEY29kZRgBIAEoBRIPCgdtZXNzYWdlGAIgASgJEicKBnJlYXNvbhgDIAEoDjIXLmZhbmZhcmUudjEuRXJyb3JSZWFzb24SDQoFZmllbGQYBCABKAkSJgoIcG9zaXRpb24YBSABKAsyFC5mYW5mYXJlLnYxLlBvc2l0aW9uEisKCHJldHJ5X2luGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIpQBChBTdWJzY3JpYmVSZXF1ZXN0Eg8KB2NoYW5uZWwYASABKAkSDQoFc2NvcGUYAiABKAkSEAoGb2xkZXN0GAMgASgISAASDgoEbGl2ZRgEIAEoCEgAEiUKBWFmdGVyGAUgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbkgAEg4KBGxhc3QYBiABKARIAEIHCgVzdGFydCLXAgoRU3Vic2NyaWJlUmVzcG9uc2USIQoGZnJhbWVzGAEgAygLMhEuZmFuZmFyZS52MS5GcmFtZRIsCgpzdWJzY3JpYmVkGAIgASgLMhYuZmFuZmFyZS52MS5TdWJzY3JpYmVkSAASKQoJY2F1Z2h0X3VwGAMgASgLMhQuZmFuZmFyZS52MS5DYXVnaHRVcEgAEh4KA2dhcBgEIAEoCzIPLmZhbmZhcmUudjEuR2FwSAASKAoIcHJvZ3Jlc3MYBSABKAsyFC5mYW5mYXJlLnYxLlByb2dyZXNzSAASJAoGc3RhdHVzGAYgASgLMhIuZmFuZmFyZS52MS5TdGF0dXNIABIkCgZjbG9zZWQYByABKAsyEi5mYW5mYXJlLnYxLkNsb3NlZEgAEiYKB2Nsb3NpbmcYCCABKAsyEy5mYW5mYXJlLnYxLkNsb3NpbmdIAEIICgZub3RpY2UifQoKU3Vic2NyaWJlZBIiCgRoZWFkGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIOCgZvbGRlc3QYAiABKAQSKgoMcmVzdW1lX2FmdGVyGAMgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIPCgdyZXN1bWVkGAQgASgIIjIKCENhdWdodFVwEiYKCHBvc2l0aW9uGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbiK1AQoDR2FwEiUKBnJlYXNvbhgBIAEoDjIVLmZhbmZhcmUudjEuR2FwUmVhc29uEicKCXJlcXVlc3RlZBgCIAEoCzIULmZhbmZhcmUudjEuUG9zaXRpb24SDgoGb2xkZXN0GAMgASgEEiIKBGhlYWQYBCABKAsyFC5mYW5mYXJlLnYxLlBvc2l0aW9uEioKDHJlc3VtZV9hZnRlchgFIAEoCzIULmZhbmZhcmUudjEuUG9zaXRpb24iMgoIUHJvZ3Jlc3MSJgoIcG9zaXRpb24YASABKAsyFC5mYW5mYXJlLnYxLlBvc2l0aW9uIhsKBlN0YXR1cxIRCglsaXN0ZW5pbmcYASABKAgiLAoGQ2xvc2VkEiIKBGxhc3QYASABKAsyFC5mYW5mYXJlLnYxLlBvc2l0aW9uImIKB0Nsb3NpbmcSKgoMcmVzdW1lX2FmdGVyGAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIrCghyZXRyeV9pbhgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiLrAQoOU2Vzc2lvblJlcXVlc3QSMQoJc3Vic2NyaWJlGAEgASgLMhwuZmFuZmFyZS52MS5TZXNzaW9uU3Vic2NyaWJlSAASNQoLdW5zdWJzY3JpYmUYAiABKAsyHi5mYW5mYXJlLnYxLlNlc3Npb25VbnN1YnNjcmliZUgAEisKBmNyZWRpdBgDIAEoCzIZLmZhbmZhcmUudjEuU2Vzc2lvbkNyZWRpdEgAEjcKDGF1dGhlbnRpY2F0ZRgEIAEoCzIfLmZhbmZhcmUudjEuU2Vzc2lvbkF1dGhlbnRpY2F0ZUgAQgkKB3JlcXVlc3QicQoQU2Vzc2lvblN1YnNjcmliZRIOCgZudW1iZXIYASABKA0SLQoHcmVxdWVzdBgCIAEoCzIcLmZhbmZhcmUudjEuU3Vic2NyaWJlUmVxdWVzdBITCgZjcmVkaXQYAyABKARIAIgBAUIJCgdfY3JlZGl0IiQKElNlc3Npb25VbnN1YnNjcmliZRIOCgZudW1iZXIYASABKA0iLgoNU2Vzc2lvbkNyZWRpdBIOCgZudW1iZXIYASABKA0SDQoFYnl0ZXMYAiABKAQiJAoTU2Vzc2lvbkF1dGhlbnRpY2F0ZRINCgV0b2tlbhgBIAEoCSLwAwoPU2Vzc2lvblJlc3BvbnNlEiEKBmZyYW1lcxgBIAMoCzIRLmZhbmZhcmUudjEuRnJhbWUSLAoKc3Vic2NyaWJlZBgCIAEoCzIWLmZhbmZhcmUudjEuU3Vic2NyaWJlZEgAEikKCWNhdWdodF91cBgDIAEoCzIULmZhbmZhcmUudjEuQ2F1Z2h0VXBIABIeCgNnYXAYBCABKAsyDy5mYW5mYXJlLnYxLkdhcEgAEigKCHByb2dyZXNzGAUgASgLMhQuZmFuZmFyZS52MS5Qcm9ncmVzc0gAEiQKBnN0YXR1cxgGIAEoCzISLmZhbmZhcmUudjEuU3RhdHVzSAASJAoGY2xvc2VkGAcgASgLMhIuZmFuZmFyZS52MS5DbG9zZWRIABImCgdjbG9zaW5nGAggASgLMhMuZmFuZmFyZS52MS5DbG9zaW5nSAASMAoMdW5zdWJzY3JpYmVkGAkgASgLMhguZmFuZmFyZS52MS5VbnN1YnNjcmliZWRIABIiCgVlbmRlZBgKIAEoCzIRLmZhbmZhcmUudjEuRW5kZWRIABIyCg1hdXRoZW50aWNhdGVkGAsgASgLMhkuZmFuZmFyZS52MS5BdXRoZW50aWNhdGVkSAASDwoHbnVtYmVycxgPIAMoDUIICgZub3RpY2UiDgoMVW5zdWJzY3JpYmVkIjwKDUF1dGhlbnRpY2F0ZWQSKwoHZXhwaXJlcxgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiKQoFRW5kZWQSIAoFZXJyb3IYASABKAsyES5mYW5mYXJlLnYxLkVycm9yImcKEVJlYWRGcmFtZXNSZXF1ZXN0Eg8KB2NoYW5uZWwYASABKAkSDQoFc2NvcGUYAiABKAkSIwoFYWZ0ZXIYAyABKAsyFC5mYW5mYXJlLnYxLlBvc2l0aW9uEg0KBWxpbWl0GAQgASgNIq0BChJSZWFkRnJhbWVzUmVzcG9uc2USIQoGZnJhbWVzGAEgAygLMhEuZmFuZmFyZS52MS5GcmFtZRIcCgNnYXAYAiABKAsyDy5mYW5mYXJlLnYxLkdhcBIiCgRuZXh0GAMgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIiCgRoZWFkGAQgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIOCgZjbG9zZWQYBSABKAgiMgoQR2V0U3RyZWFtUmVxdWVzdBIPCgdjaGFubmVsGAEgASgJEg0KBXNjb3BlGAIgASgJIjcKEUdldFN0cmVhbVJlc3BvbnNlEiIKBnN0cmVhbRgBIAEoCzISLmZhbmZhcmUudjEuU3RyZWFtIusBCgZTdHJlYW0SDwoHY2hhbm5lbBgBIAEoCRINCgVzY29wZRgCIAEoCRIiCgRoZWFkGAMgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIOCgZvbGRlc3QYBCABKAQSDgoGY2xvc2VkGAUgASgIEhMKC3N1YnNjcmliZXJzGAYgASgNEisKB2NyZWF0ZWQYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEisKB3VwZGF0ZWQYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBmJlaGluZBgJIAEoBCJMChJMaXN0U3RyZWFtc1JlcXVlc3QSDwoHY2hhbm5lbBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEgoKcGFnZV90b2tlbhgDIAEoCSJTChNMaXN0U3RyZWFtc1Jlc3BvbnNlEiMKB3N0cmVhbXMYASADKAsyEi5mYW5mYXJlLnYxLlN0cmVhbRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiZAoSQ2xvc2VTdHJlYW1SZXF1ZXN0Eg8KB2NoYW5uZWwYASABKAkSDQoFc2NvcGUYAiABKAkSGwoOZXhwZWN0ZWRfZXBvY2gYAyABKAZIAIgBAUIRCg9fZXhwZWN0ZWRfZXBvY2giUQoTQ2xvc2VTdHJlYW1SZXNwb25zZRIiCgRsYXN0GAEgASgLMhQuZmFuZmFyZS52MS5Qb3NpdGlvbhIWCg5hbHJlYWR5X2Nsb3NlZBgCIAEoCCKyAQoGUG9saWN5Eg8KB2NoYW5uZWwYASABKAkSDgoGcHJlZml4GAIgASgIEhQKB2JhY2tsb2cYAyABKARIAIgBARIwCg1yZXRlbnRpb25fYWdlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjMKEHN0cmVhbV9yZXRlbnRpb24YBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb25CCgoIX2JhY2tsb2cigAEKBkJvdW5kcxIPCgdiYWNrbG9nGAEgASgEEjAKDXJldGVudGlvbl9hZ2UYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMwoQc3RyZWFtX3JldGVudGlvbhgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiIzChBHZXRQb2xpY3lSZXF1ZXN0Eg8KB2NoYW5uZWwYASABKAkSDgoGcHJlZml4GAIgASgIIl4KEUdldFBvbGljeVJlc3BvbnNlEiIKBnBvbGljeRgBIAEoCzISLmZhbmZhcmUudjEuUG9saWN5EiUKCWVmZmVjdGl2ZRgCIAEoCzISLmZhbmZhcmUudjEuQm91bmRzIhUKE0xpc3RQb2xpY2llc1JlcXVlc3QiYgoUTGlzdFBvbGljaWVzUmVzcG9uc2USJAoIcG9saWNpZXMYASADKAsyEi5mYW5mYXJlLnYxLlBvbGljeRIkCghidWlsdF9pbhgCIAEoCzISLmZhbmZhcmUudjEuQm91bmRzIjYKEFNldFBvbGljeVJlcXVlc3QSIgoGcG9saWN5GAEgASgLMhIuZmFuZmFyZS52MS5Qb2xpY3kiOgoRU2V0UG9saWN5UmVzcG9uc2USJQoJZWZmZWN0aXZlGAEgASgLMhIuZmFuZmFyZS52MS5Cb3VuZHMq8gUKC0Vycm9yUmVhc29uEhwKGEVSUk9SX1JFQVNPTl9VTlNQRUNJRklFRBAAEh4KGkVSUk9SX1JFQVNPTl9JTlZBTElEX0ZJRUxEEAESHQoZRVJST1JfUkVBU09OX0tFWV9DT05GTElDVBACEiMKH0VSUk9SX1JFQVNPTl9FWFBFQ1RBVElPTl9GQUlMRUQQAxIgChxFUlJPUl9SRUFTT05fT1VUQ09NRV9VTktOT1dOEAQSIgoeRVJST1JfUkVBU09OX1NUT1JFX1VOQVZBSUxBQkxFEAUSHgoaRVJST1JfUkVBU09OX05PVF9MSVNURU5JTkcQBhIjCh9FUlJPUl9SRUFTT05fUFVCTElTSF9RVUVVRV9GVUxMEAcSKAokRVJST1JfUkVBU09OX05PVElGSUNBVElPTl9RVUVVRV9GVUxMEAgSIQodRVJST1JfUkVBU09OX1BBUlRMWV9EVVBMSUNBVEUQCRIgChxFUlJPUl9SRUFTT05fU0xPV19TVUJTQ1JJQkVSEAoSGQoVRVJST1JfUkVBU09OX0RSQUlOSU5HEAsSIQodRVJST1JfUkVBU09OX1NUUkVBTV9OT1RfRk9VTkQQDBIjCh9FUlJPUl9SRUFTT05fU0VRVUVOQ0VfRVhIQVVTVEVEEA0SGQoVRVJST1JfUkVBU09OX0lOVEVSTkFMEA4SHgoaRVJST1JfUkVBU09OX0xJTUlUX1JFQUNIRUQQDxIaChZFUlJPUl9SRUFTT05fRElTS19GVUxMEBASHwobRVJST1JfUkVBU09OX01BWF9TVFJFQU1fQUdFEBESJgoiRVJST1JfUkVBU09OX0VQSEVNRVJBTF9VTkFWQUlMQUJMRRASEiAKHEVSUk9SX1JFQVNPTl9VTkFVVEhFTlRJQ0FURUQQExIeChpFUlJPUl9SRUFTT05fVE9LRU5fRVhQSVJFRBAUEiIKHkVSUk9SX1JFQVNPTl9QRVJNSVNTSU9OX0RFTklFRBAVKpoBCglHYXBSZWFzb24SGgoWR0FQX1JFQVNPTl9VTlNQRUNJRklFRBAAEhYKEkdBUF9SRUFTT05fVFJJTU1FRBABEhwKGEdBUF9SRUFTT05fRVBPQ0hfQ0hBTkdFRBACEhQKEEdBUF9SRUFTT05fQUhFQUQQAxIlCiFHQVBfUkVBU09OX0VQSEVNRVJBTF9NQVlCRV9NSVNTRUQQBDKzBwoORmFuZmFyZVNlcnZpY2USQgoHUHVibGlzaBIaLmZhbmZhcmUudjEuUHVibGlzaFJlcXVlc3QaGy5mYW5mYXJlLnYxLlB1Ymxpc2hSZXNwb25zZRJRCgxQdWJsaXNoQmF0Y2gSHy5mYW5mYXJlLnYxLlB1Ymxpc2hCYXRjaFJlcXVlc3QaIC5mYW5mYXJlLnYxLlB1Ymxpc2hCYXRjaFJlc3BvbnNlElgKDVB1Ymxpc2hTdHJlYW0SIC5mYW5mYXJlLnYxLlB1Ymxpc2hTdHJlYW1SZXF1ZXN0GiEuZmFuZmFyZS52MS5QdWJsaXNoU3RyZWFtUmVzcG9uc2UoATABEkoKCVN1YnNjcmliZRIcLmZhbmZhcmUudjEuU3Vic2NyaWJlUmVxdWVzdBodLmZhbmZhcmUudjEuU3Vic2NyaWJlUmVzcG9uc2UwARJGCgdTZXNzaW9uEhouZmFuZmFyZS52MS5TZXNzaW9uUmVxdWVzdBobLmZhbmZhcmUudjEuU2Vzc2lvblJlc3BvbnNlKAEwARJLCgpSZWFkRnJhbWVzEh0uZmFuZmFyZS52MS5SZWFkRnJhbWVzUmVxdWVzdBoeLmZhbmZhcmUudjEuUmVhZEZyYW1lc1Jlc3BvbnNlEkgKCUdldFN0cmVhbRIcLmZhbmZhcmUudjEuR2V0U3RyZWFtUmVxdWVzdBodLmZhbmZhcmUudjEuR2V0U3RyZWFtUmVzcG9uc2USTgoLTGlzdFN0cmVhbXMSHi5mYW5mYXJlLnYxLkxpc3RTdHJlYW1zUmVxdWVzdBofLmZhbmZhcmUudjEuTGlzdFN0cmVhbXNSZXNwb25zZRJOCgtDbG9zZVN0cmVhbRIeLmZhbmZhcmUudjEuQ2xvc2VTdHJlYW1SZXF1ZXN0Gh8uZmFuZmFyZS52MS5DbG9zZVN0cmVhbVJlc3BvbnNlEkgKCUdldFBvbGljeRIcLmZhbmZhcmUudjEuR2V0UG9saWN5UmVxdWVzdBodLmZhbmZhcmUudjEuR2V0UG9saWN5UmVzcG9uc2USUQoMTGlzdFBvbGljaWVzEh8uZmFuZmFyZS52MS5MaXN0UG9saWNpZXNSZXF1ZXN0GiAuZmFuZmFyZS52MS5MaXN0UG9saWNpZXNSZXNwb25zZRJICglTZXRQb2xpY3kSHC5mYW5mYXJlLnYxLlNldFBvbGljeVJlcXVlc3QaHS5mYW5mYXJlLnYxLlNldFBvbGljeVJlc3BvbnNlQmcKDWlvLmZhbmZhcmUudjFCDEZhbmZhcmVQcm90b1ABWjlnaXRodWIuY29tL2ZhbmZhcmUtaW8vZmFuZmFyZS9nZW4vZ28vZmFuZmFyZS92MTtmYW5mYXJldjGqAgpGYW5mYXJlLlYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * Position is a place in a stream. As a starting point it is exclusive. Its
@@ -846,6 +846,14 @@ export type SessionRequest = Message<"fanfare.v1.SessionRequest"> & {
      */
     value: SessionCredit;
     case: "credit";
+  } | {
+    /**
+     * Replaces the token that the call began with. Authenticated follows.
+     *
+     * @generated from field: fanfare.v1.SessionAuthenticate authenticate = 4;
+     */
+    value: SessionAuthenticate;
+    case: "authenticate";
   } | { case: undefined; value?: undefined };
 };
 
@@ -946,6 +954,29 @@ export const SessionCreditSchema: GenMessage<SessionCredit> = /*@__PURE__*/
   messageDesc(file_fanfare_v1_fanfare, 22);
 
 /**
+ * SessionAuthenticate replaces the token of a Session, so that it outlives the one that
+ * it began with. Subscriptions that the new token does not allow are ended, with
+ * PERMISSION_DENIED. A token that is refused ends the call.
+ *
+ * @generated from message fanfare.v1.SessionAuthenticate
+ */
+export type SessionAuthenticate = Message<"fanfare.v1.SessionAuthenticate"> & {
+  /**
+   * The token, without the word Bearer. Required.
+   *
+   * @generated from field: string token = 1;
+   */
+  token: string;
+};
+
+/**
+ * Describes the message fanfare.v1.SessionAuthenticate.
+ * Use `create(SessionAuthenticateSchema)` to create a new message.
+ */
+export const SessionAuthenticateSchema: GenMessage<SessionAuthenticate> = /*@__PURE__*/
+  messageDesc(file_fanfare_v1_fanfare, 23);
+
+/**
  * SessionResponse is frames or one notice, never both, for some subscriptions of a
  * Session. Its fields are those of SubscribeResponse with the same numbers, and
  * more. A client ignores one that has neither: it is of a newer server.
@@ -1040,6 +1071,14 @@ export type SessionResponse = Message<"fanfare.v1.SessionResponse"> & {
      */
     value: Ended;
     case: "ended";
+  } | {
+    /**
+     * The new token is in force. Without numbers.
+     *
+     * @generated from field: fanfare.v1.Authenticated authenticated = 11;
+     */
+    value: Authenticated;
+    case: "authenticated";
   } | { case: undefined; value?: undefined };
 
   /**
@@ -1055,7 +1094,7 @@ export type SessionResponse = Message<"fanfare.v1.SessionResponse"> & {
  * Use `create(SessionResponseSchema)` to create a new message.
  */
 export const SessionResponseSchema: GenMessage<SessionResponse> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 23);
+  messageDesc(file_fanfare_v1_fanfare, 24);
 
 /**
  * Unsubscribed says that a subscription has ended because its client asked for it.
@@ -1070,7 +1109,29 @@ export type Unsubscribed = Message<"fanfare.v1.Unsubscribed"> & {
  * Use `create(UnsubscribedSchema)` to create a new message.
  */
 export const UnsubscribedSchema: GenMessage<Unsubscribed> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 24);
+  messageDesc(file_fanfare_v1_fanfare, 25);
+
+/**
+ * Authenticated says that the token of a SessionAuthenticate is in force.
+ *
+ * @generated from message fanfare.v1.Authenticated
+ */
+export type Authenticated = Message<"fanfare.v1.Authenticated"> & {
+  /**
+   * When it expires, and the call with it unless there is another one by then; absent:
+   * never.
+   *
+   * @generated from field: google.protobuf.Timestamp expires = 1;
+   */
+  expires?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message fanfare.v1.Authenticated.
+ * Use `create(AuthenticatedSchema)` to create a new message.
+ */
+export const AuthenticatedSchema: GenMessage<Authenticated> = /*@__PURE__*/
+  messageDesc(file_fanfare_v1_fanfare, 26);
 
 /**
  * Ended says why a subscription has ended.
@@ -1092,7 +1153,7 @@ export type Ended = Message<"fanfare.v1.Ended"> & {
  * Use `create(EndedSchema)` to create a new message.
  */
 export const EndedSchema: GenMessage<Ended> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 25);
+  messageDesc(file_fanfare_v1_fanfare, 27);
 
 /**
  * ReadFramesRequest is the request of ReadFrames.
@@ -1134,7 +1195,7 @@ export type ReadFramesRequest = Message<"fanfare.v1.ReadFramesRequest"> & {
  * Use `create(ReadFramesRequestSchema)` to create a new message.
  */
 export const ReadFramesRequestSchema: GenMessage<ReadFramesRequest> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 26);
+  messageDesc(file_fanfare_v1_fanfare, 28);
 
 /**
  * ReadFramesResponse is the answer of ReadFrames.
@@ -1184,7 +1245,7 @@ export type ReadFramesResponse = Message<"fanfare.v1.ReadFramesResponse"> & {
  * Use `create(ReadFramesResponseSchema)` to create a new message.
  */
 export const ReadFramesResponseSchema: GenMessage<ReadFramesResponse> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 27);
+  messageDesc(file_fanfare_v1_fanfare, 29);
 
 /**
  * GetStreamRequest is the request of GetStream.
@@ -1212,7 +1273,7 @@ export type GetStreamRequest = Message<"fanfare.v1.GetStreamRequest"> & {
  * Use `create(GetStreamRequestSchema)` to create a new message.
  */
 export const GetStreamRequestSchema: GenMessage<GetStreamRequest> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 28);
+  messageDesc(file_fanfare_v1_fanfare, 30);
 
 /**
  * GetStreamResponse is the answer of GetStream.
@@ -1233,7 +1294,7 @@ export type GetStreamResponse = Message<"fanfare.v1.GetStreamResponse"> & {
  * Use `create(GetStreamResponseSchema)` to create a new message.
  */
 export const GetStreamResponseSchema: GenMessage<GetStreamResponse> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 29);
+  messageDesc(file_fanfare_v1_fanfare, 31);
 
 /**
  * Stream describes a stream.
@@ -1297,6 +1358,14 @@ export type Stream = Message<"fanfare.v1.Stream"> & {
    * @generated from field: google.protobuf.Timestamp updated = 8;
    */
   updated?: Timestamp | undefined;
+
+  /**
+   * How many durable frames that have been published the slowest of these subscribers
+   * has not been handed yet; 0 without subscribers.
+   *
+   * @generated from field: uint64 behind = 9;
+   */
+  behind: bigint;
 };
 
 /**
@@ -1304,7 +1373,7 @@ export type Stream = Message<"fanfare.v1.Stream"> & {
  * Use `create(StreamSchema)` to create a new message.
  */
 export const StreamSchema: GenMessage<Stream> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 30);
+  messageDesc(file_fanfare_v1_fanfare, 32);
 
 /**
  * ListStreamsRequest is the request of ListStreams.
@@ -1339,7 +1408,7 @@ export type ListStreamsRequest = Message<"fanfare.v1.ListStreamsRequest"> & {
  * Use `create(ListStreamsRequestSchema)` to create a new message.
  */
 export const ListStreamsRequestSchema: GenMessage<ListStreamsRequest> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 31);
+  messageDesc(file_fanfare_v1_fanfare, 33);
 
 /**
  * ListStreamsResponse is the answer of ListStreams.
@@ -1367,7 +1436,7 @@ export type ListStreamsResponse = Message<"fanfare.v1.ListStreamsResponse"> & {
  * Use `create(ListStreamsResponseSchema)` to create a new message.
  */
 export const ListStreamsResponseSchema: GenMessage<ListStreamsResponse> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 32);
+  messageDesc(file_fanfare_v1_fanfare, 34);
 
 /**
  * CloseStreamRequest is the request of CloseStream.
@@ -1403,7 +1472,7 @@ export type CloseStreamRequest = Message<"fanfare.v1.CloseStreamRequest"> & {
  * Use `create(CloseStreamRequestSchema)` to create a new message.
  */
 export const CloseStreamRequestSchema: GenMessage<CloseStreamRequest> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 33);
+  messageDesc(file_fanfare_v1_fanfare, 35);
 
 /**
  * CloseStreamResponse is the answer of CloseStream.
@@ -1432,7 +1501,7 @@ export type CloseStreamResponse = Message<"fanfare.v1.CloseStreamResponse"> & {
  * Use `create(CloseStreamResponseSchema)` to create a new message.
  */
 export const CloseStreamResponseSchema: GenMessage<CloseStreamResponse> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 34);
+  messageDesc(file_fanfare_v1_fanfare, 36);
 
 /**
  * Policy sets bounds for streams by their channel. A field that is not set is
@@ -1487,7 +1556,7 @@ export type Policy = Message<"fanfare.v1.Policy"> & {
  * Use `create(PolicySchema)` to create a new message.
  */
 export const PolicySchema: GenMessage<Policy> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 35);
+  messageDesc(file_fanfare_v1_fanfare, 37);
 
 /**
  * Bounds are what applies to streams.
@@ -1522,7 +1591,7 @@ export type Bounds = Message<"fanfare.v1.Bounds"> & {
  * Use `create(BoundsSchema)` to create a new message.
  */
 export const BoundsSchema: GenMessage<Bounds> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 36);
+  messageDesc(file_fanfare_v1_fanfare, 38);
 
 /**
  * GetPolicyRequest names a policy.
@@ -1550,7 +1619,7 @@ export type GetPolicyRequest = Message<"fanfare.v1.GetPolicyRequest"> & {
  * Use `create(GetPolicyRequestSchema)` to create a new message.
  */
 export const GetPolicyRequestSchema: GenMessage<GetPolicyRequest> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 37);
+  messageDesc(file_fanfare_v1_fanfare, 39);
 
 /**
  * GetPolicyResponse answers GetPolicy.
@@ -1580,7 +1649,7 @@ export type GetPolicyResponse = Message<"fanfare.v1.GetPolicyResponse"> & {
  * Use `create(GetPolicyResponseSchema)` to create a new message.
  */
 export const GetPolicyResponseSchema: GenMessage<GetPolicyResponse> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 38);
+  messageDesc(file_fanfare_v1_fanfare, 40);
 
 /**
  * ListPoliciesRequest asks for all policies.
@@ -1595,7 +1664,7 @@ export type ListPoliciesRequest = Message<"fanfare.v1.ListPoliciesRequest"> & {
  * Use `create(ListPoliciesRequestSchema)` to create a new message.
  */
 export const ListPoliciesRequestSchema: GenMessage<ListPoliciesRequest> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 39);
+  messageDesc(file_fanfare_v1_fanfare, 41);
 
 /**
  * ListPoliciesResponse answers ListPolicies.
@@ -1624,7 +1693,7 @@ export type ListPoliciesResponse = Message<"fanfare.v1.ListPoliciesResponse"> & 
  * Use `create(ListPoliciesResponseSchema)` to create a new message.
  */
 export const ListPoliciesResponseSchema: GenMessage<ListPoliciesResponse> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 40);
+  messageDesc(file_fanfare_v1_fanfare, 42);
 
 /**
  * SetPolicyRequest replaces a policy.
@@ -1645,7 +1714,7 @@ export type SetPolicyRequest = Message<"fanfare.v1.SetPolicyRequest"> & {
  * Use `create(SetPolicyRequestSchema)` to create a new message.
  */
 export const SetPolicyRequestSchema: GenMessage<SetPolicyRequest> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 41);
+  messageDesc(file_fanfare_v1_fanfare, 43);
 
 /**
  * SetPolicyResponse answers SetPolicy.
@@ -1666,7 +1735,7 @@ export type SetPolicyResponse = Message<"fanfare.v1.SetPolicyResponse"> & {
  * Use `create(SetPolicyResponseSchema)` to create a new message.
  */
 export const SetPolicyResponseSchema: GenMessage<SetPolicyResponse> = /*@__PURE__*/
-  messageDesc(file_fanfare_v1_fanfare, 42);
+  messageDesc(file_fanfare_v1_fanfare, 44);
 
 /**
  * ErrorReason is the reason in ErrorInfo and in Error, without the prefix.
@@ -1828,6 +1897,29 @@ export enum ErrorReason {
    * @generated from enum value: ERROR_REASON_EPHEMERAL_UNAVAILABLE = 18;
    */
   EPHEMERAL_UNAVAILABLE = 18,
+
+  /**
+   * UNAUTHENTICATED: there is no credential, or it is not valid. The server's log
+   * says what is wrong with it. Get another one.
+   *
+   * @generated from enum value: ERROR_REASON_UNAUTHENTICATED = 19;
+   */
+  UNAUTHENTICATED = 19,
+
+  /**
+   * UNAUTHENTICATED: the token has expired; a streaming call ends when its token
+   * does. Get a fresh one, and go on with the last position.
+   *
+   * @generated from enum value: ERROR_REASON_TOKEN_EXPIRED = 20;
+   */
+  TOKEN_EXPIRED = 20,
+
+  /**
+   * PERMISSION_DENIED: the credential is valid and does not allow this.
+   *
+   * @generated from enum value: ERROR_REASON_PERMISSION_DENIED = 21;
+   */
+  PERMISSION_DENIED = 21,
 }
 
 /**
