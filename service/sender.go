@@ -147,20 +147,23 @@ func (b *outbox) add(o *outlet) bool {
 	return !queued
 }
 
-// next returns whose turn it is, none if there is nobody any more.
-func (b *outbox) next(now time.Time) []*outlet {
+// next returns whose turn it is: nobody's, maybe, as long as ok is true, since those who
+// were asked to be looked at may have nothing to do. Then the connection still counts as
+// queued, and must go back into the queue; if ok is false it must not.
+func (b *outbox) next(now time.Time) (turn []*outlet, ok bool) {
 	if b.first == len(b.turn) {
 		b.lookAtAll(now)
 		if !b.swap() {
-			return nil
+			return nil, false
 		}
 	}
-	turn := b.turn[b.first:min(b.first+maxTurn, len(b.turn))]
+	turn = b.turn[b.first:min(b.first+maxTurn, len(b.turn))]
 	b.first += len(turn)
-	return turn
+	return turn, true
 }
 
-// swap begins with those who have been woken, unless there is nobody.
+// swap begins with those who have been woken. It reports false, and takes the connection
+// as no longer queued, if there is nobody, and nobody to look at either.
 func (b *outbox) swap() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,8 +202,8 @@ func (s *sender) wait() {
 func (s *sender) run() {
 	for c := s.pop(nil); c != nil; {
 		now := time.Now()
-		turn := c.outbox.next(now)
-		if turn == nil {
+		turn, ok := c.outbox.next(now)
+		if !ok {
 			c = s.pop(nil)
 			continue
 		}

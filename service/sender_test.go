@@ -220,6 +220,45 @@ func TestNoWakeIsLost(t *testing.T) {
 	g.Wait()
 }
 
+// Symptom: a connection fell silent for ever, frames and heartbeats, while its client and
+// the server were well. Its timer had it looked at twice in quick succession, the second
+// time while the outlets were being asked for the first. None of them had anything to do,
+// so their turn was empty, and that was taken for the connection having nothing left:
+// nobody had it in a queue any more, and nobody put it there, since it counted as queued.
+func TestLookDuringALookEndsNoTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDeliveryWorld(t, nil)
+		c := newConnection(noConn{})
+		s := w.session(c)
+		elapse(time.Second)
+		o := c.outbox.outlets()[0]
+		o.mu.Lock() // nobody can ask it
+		w.server.sender.look(c)
+		for c.outbox.isLooked() {
+			runtime.Gosched() // until it is being asked
+		}
+		w.server.sender.look(c)
+		o.mu.Unlock()
+		synctest.Wait()
+
+		name := backlog.StreamName{Channel: "after"}
+		s.subscribe(1, name)
+		w.publish(name, 1)
+		s.takeAll()
+		s.isWhole(1, 1)
+		elapse(w.server.cfg.Heartbeat * 9 / 8)
+		if got := s.takeAll(); len(got) != 1 || got[0].GetProgress() == nil {
+			t.Errorf("the heartbeat is %v", got)
+		}
+	})
+}
+
+func (b *outbox) isLooked() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.looked
+}
+
 // What is in flight may land at the moment at which a turn finds that there is no room
 // for more. Either the turn goes on or there is another.
 func TestLandingWhileATurnFindsNoRoom(t *testing.T) {
