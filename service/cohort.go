@@ -198,7 +198,7 @@ func (s *session) dropCohortLocked(c *cohort) {
 	s.unlistLocked(c)
 	c.members = nil
 	c.sub.Close()
-	if s.taken.cohort == c {
+	if s.taken.cohort == c && !s.taken.toAll { // what is for all is owed to the others
 		s.taken = taken{}
 	}
 }
