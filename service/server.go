@@ -14,6 +14,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/auth"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
@@ -70,6 +71,9 @@ type Config struct {
 	// BusKind is what the bus is: BusPostgreSQL, BusPoll or BusInProcess. Operators
 	// are told by it what to look at. Empty: BusPostgreSQL.
 	BusKind string
+	// Verifier verifies the tokens of calls, which come in the metadata authorization
+	// as "Bearer" and the token. Nil: everybody may do everything.
+	Verifier *auth.Verifier
 	// Version and Instance are told by /healthz: what runs, and which of several.
 	// Empty: not told.
 	Version, Instance string
