@@ -17,6 +17,7 @@ import (
 // serveOptions are the flags of fanfare serve.
 type serveOptions struct {
 	storeOptions
+	auth       authOptions
 	replicas   int
 	listenURL  string
 	migrate    string
@@ -83,7 +84,10 @@ frames instead of holding a connection that listens, for databases and poolers
 that cannot LISTEN: frames come up to that much later, and ephemeral ones are
 refused.
 
-There is no authentication yet, so it serves this host only.`,
+Without authentication it serves this host only. With --jwt-secret-file,
+--jwt-public-key-file or --jwt-jwks-url callers need tokens, which say what they may
+do, and it may serve other hosts. Connections over a Unix socket need none: the mode
+of the socket decides.`,
 		Example: `  fanfare serve
   fanfare serve --data-dir /var/lib/fanfare --grpc unix:///run/fanfare.sock --http off
   fanfare serve --store postgres://localhost/app
@@ -112,6 +116,7 @@ There is no authentication yet, so it serves this host only.`,
 
 func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	o.storeOptions.addFlags(cmd)
+	o.auth.addFlags(cmd)
 	f := cmd.Flags()
 	f.IntVar(&o.replicas, "replicas", 1, "how many servers share the store: at start each checks whether the database allows the connections of all (PostgreSQL only)")
 	f.StringVar(&o.listenURL, "listen-database-url", "", "the database's direct URL for LISTEN and migrations, if --store leads through a pooler (PostgreSQL only)")
@@ -135,6 +140,9 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 // are those that were given.
 func (o *serveOptions) check(ctx context.Context, env map[string]string, flags *pflag.FlagSet) error {
 	if err := o.storeOptions.check(env, flags); err != nil {
+		return err
+	}
+	if err := o.auth.check(); err != nil {
 		return err
 	}
 	switch {
@@ -199,13 +207,14 @@ func (o *serveOptions) checkEmbedded() error {
 
 // checkAddresses checks where to serve, without opening anything.
 func (o *serveOptions) checkAddresses(ctx context.Context) error {
-	if err := checkAddress(ctx, "grpc", o.grpc, o.remote); err != nil {
+	remote := o.remote || o.auth.configured()
+	if err := checkAddress(ctx, "grpc", o.grpc, remote); err != nil {
 		return err
 	}
 	if o.http == httpOff {
 		return nil
 	}
-	if err := checkAddress(ctx, "http", o.http, o.remote); err != nil {
+	if err := checkAddress(ctx, "http", o.http, remote); err != nil {
 		return err
 	}
 	if o.setHTTP && o.http == o.grpc && !strings.HasSuffix(o.http, ":0") {

@@ -33,8 +33,11 @@ func (p *program) serve(ctx context.Context, o *serveOptions, logger *slog.Logge
 
 // serveWith is serve with the parts that the caller stops.
 func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *replica.Parts, logger *slog.Logger) error {
+	verifier, err := o.auth.verifier(ctx, logger)
+	if err != nil {
+		return err
+	}
 	var store *replica.OpenStore
-	var err error
 	if o.embedded() {
 		// Before the sockets: a second server on a file is told about the file,
 		// rather than about a port that the first one has, too.
@@ -52,16 +55,16 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *replica
 	if err != nil {
 		return err
 	}
-	if o.remote {
-		logger.Warn("serving without authentication: whoever reaches this address may publish and read everything", "address", lis.Addr())
-	}
+	o.auth.warn(o.remote, lis.Addr(), logger)
 	if !o.embedded() {
 		if store, err = o.awaitPostgreSQL(ctx, lis, logger); err != nil {
 			return unlessEnding(ctx, err)
 		}
 		parts.AtEnd(store.Close)
 	}
-	server := parts.StartServer(store, o.hubConfig(logger), o.serviceConfig(logger))
+	config := o.serviceConfig(logger)
+	config.Verifier = verifier
+	server := parts.StartServer(store, o.hubConfig(logger), config)
 	web.answer(server.HTTPHandler())
 	return p.serveUntil(ctx, server, lis, parts, o.banner(lis, web), logger)
 }
