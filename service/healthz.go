@@ -37,9 +37,13 @@ type healthz struct {
 	Draining bool           `json:"draining"`
 	Channel  healthzChannel `json:"channel"`
 	Store    healthzStore   `json:"store"`
-	Version  string         `json:"version,omitempty"`
-	Instance string         `json:"instance,omitempty"`
-	Started  time.Time      `json:"started"`
+	Hub      healthzHub     `json:"hub"`
+	// Published counts the frames that clients of this server have published since it
+	// started, of both kinds. Who reads it twice knows a rate.
+	Published uint64    `json:"published"`
+	Version   string    `json:"version,omitempty"`
+	Instance  string    `json:"instance,omitempty"`
+	Started   time.Time `json:"started"`
 	// Now is this machine's clock, which the other times are by.
 	Now time.Time `json:"now"`
 }
@@ -54,6 +58,40 @@ type healthzChannel struct {
 type healthzStore struct {
 	Answering bool      `json:"answering"`
 	Since     time.Time `json:"since"`
+}
+
+// healthzHub is what the hub holds and has done since the server started.
+type healthzHub struct {
+	// Streams is how many are resident, Subscribers how many subscriptions they have.
+	Streams     int `json:"streams"`
+	Subscribers int `json:"subscribers"`
+	// TailBytes is what all tails hold, PageBytes what all pages of the backlog do that
+	// are being replayed.
+	TailBytes int64 `json:"tail_bytes"`
+	PageBytes int64 `json:"page_bytes"`
+	// Frames counts frames that were announced, by any replica, for resident streams;
+	// Ephemeral the ephemeral ones among them.
+	Frames    uint64 `json:"frames"`
+	Ephemeral uint64 `json:"ephemeral"`
+	// SlowSubscribers counts subscriptions that were ended because ephemeral frames had
+	// to be dropped before they took them.
+	SlowSubscribers uint64 `json:"slow_subscribers"`
+}
+
+func (s *Server) healthzHub() healthzHub {
+	if s.hub == nil {
+		return healthzHub{} // there is no store yet
+	}
+	stats := s.hub.Stats()
+	return healthzHub{
+		Streams:         stats.Streams,
+		Subscribers:     stats.Subscribers,
+		TailBytes:       stats.TailBytes,
+		PageBytes:       stats.PageBytes,
+		Frames:          stats.Appended + stats.Ephemeral,
+		Ephemeral:       stats.Ephemeral,
+		SlowSubscribers: stats.Slow,
+	}
 }
 
 func (s *Server) serveHealthz(w http.ResponseWriter, _ *http.Request) {
@@ -74,16 +112,18 @@ func (s *Server) healthz(state *healthState) healthz {
 		reasons = append(reasons, "the server is draining")
 	}
 	return healthz{
-		Status:   status,
-		Since:    inDocument(state.since),
-		Reasons:  reasons,
-		Draining: state.draining,
-		Channel:  healthzChannel{Kind: s.cfg.BusKind, Listening: state.bus.isWell(), Since: inDocument(state.bus.since)},
-		Store:    healthzStore{Answering: state.store.isWell(), Since: inDocument(state.store.since)},
-		Version:  s.cfg.Version,
-		Instance: s.cfg.Instance,
-		Started:  inDocument(s.health.started),
-		Now:      inDocument(time.Now()),
+		Status:    status,
+		Since:     inDocument(state.since),
+		Reasons:   reasons,
+		Draining:  state.draining,
+		Channel:   healthzChannel{Kind: s.cfg.BusKind, Listening: state.bus.isWell(), Since: inDocument(state.bus.since)},
+		Store:     healthzStore{Answering: state.store.isWell(), Since: inDocument(state.store.since)},
+		Hub:       s.healthzHub(),
+		Published: s.publishes.Load(),
+		Version:   s.cfg.Version,
+		Instance:  s.cfg.Instance,
+		Started:   inDocument(s.health.started),
+		Now:       inDocument(time.Now()),
 	}
 }
 

@@ -67,6 +67,16 @@ func TestHealthzDocument(t *testing.T) {
     "answering": true,
     "since": "2000-01-01T00:00:01Z"
   },
+  "hub": {
+    "streams": 0,
+    "subscribers": 0,
+    "tail_bytes": 0,
+    "page_bytes": 0,
+    "frames": 0,
+    "ephemeral": 0,
+    "slow_subscribers": 0
+  },
+  "published": 0,
   "version": "v1.2.3",
   "instance": "db1-17",
   "started": "2000-01-01T00:00:00Z",

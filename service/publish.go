@@ -17,7 +17,7 @@ func (s *Server) Publish(ctx context.Context, req *fanfarev1.PublishRequest) (*f
 	if err != nil {
 		return nil, failureOf(err)
 	}
-	return outcomeProto(outcome), nil
+	return s.published(outcome), nil
 }
 
 // PublishBatch implements FanfareService.
@@ -32,7 +32,7 @@ func (s *Server) PublishBatch(ctx context.Context, req *fanfarev1.PublishBatchRe
 	}
 	results := make([]*fanfarev1.PublishResponse, len(outcomes))
 	for i, o := range outcomes {
-		results[i] = outcomeProto(o)
+		results[i] = s.published(o)
 	}
 	return &fanfarev1.PublishBatchResponse{Results: results}, nil
 }

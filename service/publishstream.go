@@ -158,7 +158,7 @@ func (p *pipeline) submit(ctx, publishing context.Context, request *fanfarev1.Pu
 		}
 		p.answers <- answer{weight: weight, response: &fanfarev1.PublishStreamResponse{
 			Number:  number,
-			Outcome: &fanfarev1.PublishStreamResponse_Published{Published: outcomeProto(o)},
+			Outcome: &fanfarev1.PublishStreamResponse_Published{Published: p.server.published(o)},
 		}}
 	})
 	return nil

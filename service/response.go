@@ -36,9 +36,13 @@ func frameProto(f backlog.Frame) *fanfarev1.Frame {
 	return frame
 }
 
-// outcomeProto is without a position if the outcome is: that of an ephemeral
-// frame. Durable frames have a sequence of at least 1.
-func outcomeProto(o backlog.Outcome) *fanfarev1.PublishResponse {
+// published counts a frame that the store has taken, and makes its answer, which is
+// without a position if the outcome is: that of an ephemeral frame. Durable frames
+// have a sequence of at least 1.
+func (s *Server) published(o backlog.Outcome) *fanfarev1.PublishResponse {
+	if !o.Duplicate {
+		s.publishes.Add(1)
+	}
 	answer := &fanfarev1.PublishResponse{Duplicate: o.Duplicate}
 	if !o.Position.IsZero() {
 		answer.Position = positionProto(o.Position)
@@ -61,5 +65,6 @@ func (s *Server) streamProto(state backlog.StreamState) *fanfarev1.Stream {
 		Subscribers: uint32(s.hub.Subscribers(state.Stream)), //nolint:gosec // bounded by memory far below 2^32
 		Created:     timestampProto(state.Created),
 		Updated:     timestampProto(state.Updated),
+		Behind:      s.hub.Behind(&state),
 	}
 }

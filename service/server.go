@@ -114,6 +114,8 @@ type Server struct {
 	endingOnce sync.Once
 	// calls counts streaming calls and subscriptions of Sessions, for MaxSubscriptions.
 	calls atomic.Int64
+	// publishes counts the frames that clients of this server have published.
+	publishes atomic.Uint64
 	// loops counts goroutines that streaming calls started and that may outlive
 	// their handlers by the time grpc needs to release a blocked send.
 	loops sync.WaitGroup

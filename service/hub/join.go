@@ -70,6 +70,9 @@ func (s *Subscription) Split(n int) *Subscription {
 		began:      s.began,
 		joined:     n - 1,
 	}
+	if s.listed > 0 {
+		s.stream.roster.add(other)
+	}
 	if s.turn != nil {
 		turn := *s.turn
 		other.turn = &turn

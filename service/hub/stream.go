@@ -64,6 +64,8 @@ type stream struct {
 	removed bool
 	// used is when the stream was last announced or subscribed to.
 	used time.Time
+	// roster has the subscriptions.
+	roster roster
 }
 
 // moment is when an announcement came.

@@ -57,7 +57,9 @@ type Subscription struct {
 	err     error
 	hook    func()
 	waitsIn *waiters
-	waitsAt int
+	waitsAt int32
+	// listed is the place in the stream's roster, from 1; 0: in none.
+	listed int32
 	// cancel ends the wait for a listening; nil if there was one at once.
 	cancel context.CancelFunc
 
@@ -199,6 +201,7 @@ func (s *Subscription) closeLocked() (ended int) {
 	}
 	s.leavePageLocked()
 	s.leaveTailLocked()
+	s.stream.roster.remove(s)
 	// A blocked Next finds the error.
 	if s.wakeup != nil {
 		signal(s.wakeup)
@@ -405,6 +408,7 @@ func (s *Subscription) placeLocked(a answer, first bool) {
 	s.judging = false
 	if first {
 		s.subscribed = &a.subscribed
+		s.stream.roster.add(s)
 		s.enterLocked(a.tail, a.subscribed.ResumeAfter)
 		// What came before is not for this subscription.
 		s.had, s.began = a.tail.ephemerals.last, a.tail.head.Sequence

@@ -8,7 +8,7 @@ type waiters struct {
 
 // add puts a subscription in, which must not wait elsewhere.
 func (w *waiters) add(s *Subscription) {
-	s.waitsIn, s.waitsAt = w, len(w.list)
+	s.waitsIn, s.waitsAt = w, int32(len(w.list))
 	w.list = append(w.list, s)
 }
 
