@@ -1,0 +1,14 @@
+// Package transcode lets clients that speak no gRPC call a server: as JSON over HTTP
+// by the rules of proto/fanfare/v1/http.yaml, by the Connect protocol, and by gRPC-Web,
+// over HTTP/1.1 and HTTP/2. gRPC itself, over HTTP/2, passes through.
+//
+// The server sees gRPC over a connection of [Config].Dial, with HTTP/2 of grpc's own,
+// which its writers and their bounds are made for, and never grpc's http.Handler. A
+// call brings its caller's Authorization and nothing that the connection could add to
+// it.
+//
+// What it adds to the transcoder (connectrpc.com/vanguard) are bounds: of a request's
+// size, also when it is decompressed, of the requests that are read at a time, of the
+// unary calls that are under way, and of the time that a client may take for its
+// request and for each part of its answer; and errors of one form.
+package transcode

@@ -1,0 +1,225 @@
+package transcode
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"connectrpc.com/vanguard"
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/fanfare-io/fanfare/backlog"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+const (
+	// maxUnaryCalls bounds the unary calls that are under way, and with them what is
+	// held of answers that clients are slow to take: pages of some MiB.
+	maxUnaryCalls = 256
+	// placeTimeout is how long a call waits for one of these places.
+	placeTimeout = 5 * time.Second
+	// maxBodiesBytes bounds what is held of requests that are being read.
+	maxBodiesBytes = 128 << 20
+	// framingBytes is more than names, types and headers of a batch at its limits add.
+	framingBytes = 2 << 20
+	// maxResponseBytes is above what a server answers at most: a page of 1 MiB, or one
+	// frame.
+	maxResponseBytes = 16 << 20
+
+	defaultUnaryTimeout = 25 * time.Second
+	defaultWriteTimeout = 20 * time.Second
+)
+
+// Config tells a Handler what is in front of what. Dial and Rules are required.
+type Config struct {
+	// Dial opens a connection to a server, which speaks gRPC on it, without TLS.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Rules are which call is at which path: the JSON of a google.api.Http.
+	Rules []byte
+	// MaxFrameBytes is the largest payload that the server takes. 0: 1 MiB.
+	MaxFrameBytes int
+	// UnaryTimeout bounds a unary call, whatever time its client gives it. It must be
+	// below the time in which the http.Server lets an answer be written. 0: 25 s.
+	UnaryTimeout time.Duration
+	// WriteTimeout bounds each write of a streaming answer. It should be below the
+	// server's own, which otherwise holds what the client does not take. 0: 20 s.
+	WriteTimeout time.Duration
+	// Begin is called when a streaming answer begins, and what it returns when that
+	// has ended. False refuses it. Nil: any number.
+	Begin func(*http.Request) (end func(), ok bool)
+	// Logger gets what must not reach clients. Nil: slog.Default.
+	Logger *slog.Logger
+}
+
+// Handler serves calls. It is an http.Handler for everything below /v1/ that the rules
+// name, and for what [Handler.Services] names; its server must speak HTTP/1.1 and
+// should speak HTTP/2, have a ReadTimeout and a WriteTimeout, which it replaces where
+// an answer is a stream, and wrap no ResponseWriter that http.ResponseController does
+// not reach through.
+type Handler struct {
+	config   Config
+	upstream *upstream
+	rest     http.Handler
+	rpc      http.Handler
+	// calls are the places of unary calls; bodies counts bytes.
+	calls  *semaphore.Weighted
+	bodies *semaphore.Weighted
+	// maxBodyBytes bounds a request.
+	maxBodyBytes int64
+}
+
+// New returns a Handler, which dials when it is first called. The error is one of the
+// rules.
+func New(config Config) (*Handler, error) {
+	if config.Logger == nil {
+		config.Logger = slog.Default()
+	}
+	config.UnaryTimeout = orDefault(config.UnaryTimeout, defaultUnaryTimeout)
+	config.WriteTimeout = orDefault(config.WriteTimeout, defaultWriteTimeout)
+	h := &Handler{
+		config:       config,
+		upstream:     newUpstream(config.Dial, config.Logger),
+		calls:        semaphore.NewWeighted(maxUnaryCalls),
+		bodies:       semaphore.NewWeighted(maxBodiesBytes),
+		maxBodyBytes: maxBodyBytes(config.MaxFrameBytes),
+	}
+	var rules annotations.Http
+	if err := protojson.Unmarshal(config.Rules, &rules); err != nil {
+		return nil, fmt.Errorf("read the rules: %w", err)
+	}
+	// A misspelt name in JSON that somebody wrote is an error; one that a generated
+	// client sends is of a newer protocol.
+	rest, err := h.newTranscoder(false, vanguard.WithRules(rules.GetRules()...))
+	if err != nil {
+		return nil, err
+	}
+	rpc, err := h.newTranscoder(true)
+	if err != nil {
+		return nil, err
+	}
+	h.rest, h.rpc = withJSONErrors(rest), rpc
+	return h, nil
+}
+
+// orDefault is a duration that was given, or the default.
+func orDefault(d, def time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return def
+}
+
+// maxBodyBytes admits the largest batch and the largest frame, in Base64.
+func maxBodyBytes(maxFrameBytes int) int64 {
+	return int64(max(backlog.MaxBatchBytes, maxFrameBytes)+framingBytes) * 4 / 3
+}
+
+func (h *Handler) newTranscoder(discardUnknown bool, options ...vanguard.TranscoderOption) (http.Handler, error) {
+	options = append(options,
+		vanguard.WithCodec(func(types vanguard.TypeResolver) vanguard.Codec {
+			codec := vanguard.NewJSONCodec(types)
+			codec.MarshalOptions.EmitUnpopulated, codec.MarshalOptions.EmitDefaultValues = false, true
+			codec.UnmarshalOptions.DiscardUnknown = discardUnknown
+			return codec
+		}),
+		vanguard.WithCompression(vanguard.CompressionGzip, newCompressor, newDecompressor(h.maxBodyBytes)),
+		vanguard.WithDefaultServiceOptions(
+			vanguard.WithTargetProtocols(vanguard.ProtocolGRPC),
+			vanguard.WithTargetCodecs(vanguard.CodecProto),
+			// The server may be sent what was compressed, but is not: it is on the same
+			// machine or near, and its answers are not compressed.
+			vanguard.WithNoTargetCompression(),
+			vanguard.WithMaxMessageBufferBytes(uint32(max(h.maxBodyBytes, maxResponseBytes))),
+		))
+	var services []*vanguard.Service
+	for _, name := range serviceNames {
+		services = append(services, vanguard.NewService(name, h.upstream))
+	}
+	transcoder, err := vanguard.NewTranscoder(services, options...)
+	if err != nil {
+		return nil, fmt.Errorf("make the transcoder: %w", err)
+	}
+	return transcoder, nil
+}
+
+// serviceNames are the services that may be called.
+var serviceNames = []string{
+	fanfarev1.FanfareService_ServiceDesc.ServiceName,
+	grpc_health_v1.Health_ServiceDesc.ServiceName,
+}
+
+// Services are the paths, each with a slash at its end, below which calls are named by
+// service and method.
+func (h *Handler) Services() []string {
+	paths := make([]string, len(serviceNames))
+	for i, name := range serviceNames {
+		paths[i] = "/" + name + "/"
+	}
+	return paths
+}
+
+// Close closes connections to the server that carry no call. It is called when none
+// is under way.
+func (h *Handler) Close() { h.upstream.close() }
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// Answers are of their moment, and of their caller.
+	w.Header().Set("Cache-Control", "no-store")
+	if strings.HasPrefix(r.URL.Path, "/v1/") {
+		h.serveREST(w, r)
+		return
+	}
+	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch {
+	case !isRPCType(media):
+		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json, application/proto, or that of the Connect protocol, gRPC or gRPC-Web")
+	case isStreaming(r.URL.Path):
+		h.serveStream(w, r)
+	default:
+		h.serveUnary(w, r, h.rpc)
+	}
+}
+
+func (h *Handler) serveREST(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		// A web page can have a browser send anything else without asking first, and
+		// what has no type at all, too.
+		media, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		charset := strings.ToLower(parameters["charset"])
+		if err != nil || media != "application/json" || charset != "" && charset != "utf-8" {
+			refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json, in UTF-8")
+			return
+		}
+		r.Header.Set("Content-Type", media)
+	} else {
+		r.Header.Del("Content-Type")
+	}
+	h.serveUnary(w, r, h.rest)
+}
+
+// isRPCType reports whether no web page can have a browser send a request of the type
+// to another origin without being asked first.
+func isRPCType(media string) bool {
+	return media == "application/json" || media == "application/proto" ||
+		strings.HasPrefix(media, "application/connect+") || strings.HasPrefix(media, "application/grpc")
+}
+
+// isStreaming reports whether the path is that of a call with many messages.
+func isStreaming(urlPath string) bool {
+	for _, desc := range fanfarev1.FanfareService_ServiceDesc.Streams {
+		if path.Base(urlPath) == desc.StreamName {
+			return true
+		}
+	}
+	return urlPath == grpc_health_v1.Health_Watch_FullMethodName
+}

@@ -1,0 +1,146 @@
+package transcode
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+)
+
+const (
+	// upstreamWindow is what the transport takes of a stream ahead of whoever reads it.
+	upstreamWindow = 64 << 10
+	// upstreamPing finds a server that is dead; servers refuse clients that ping more
+	// often than every 10 s.
+	upstreamPing        = 20 * time.Second
+	upstreamPingTimeout = 10 * time.Second
+	upstreamHost        = "fanfare.internal"
+	// copyBytes is held for as long as a stream is.
+	copyBytes = 8 << 10
+)
+
+// upstream has requests that are gRPC answered by a server.
+type upstream struct {
+	transport *http.Transport
+	proxy     *httputil.ReverseProxy
+	logger    *slog.Logger
+}
+
+func newUpstream(dial func(context.Context) (net.Conn, error), logger *slog.Logger) *upstream {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	u := &upstream{
+		transport: &http.Transport{
+			DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+			Protocols:          &protocols,
+			DisableCompression: true,
+			HTTP2: &http.HTTP2Config{
+				MaxReceiveBufferPerStream: upstreamWindow,
+				SendPingTimeout:           upstreamPing,
+				PingTimeout:               upstreamPingTimeout,
+			},
+		},
+		logger: logger,
+	}
+	u.proxy = &httputil.ReverseProxy{
+		Transport:      u.transport,
+		Rewrite:        rewrite,
+		FlushInterval:  -1,
+		ModifyResponse: u.endInOrder,
+		ErrorHandler:   u.unreachable,
+		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		BufferPool:     &copyBuffers{sync.Pool{New: func() any { return new([copyBytes]byte) }}},
+	}
+	return u
+}
+
+// ServeHTTP implements http.Handler.
+func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) { u.proxy.ServeHTTP(w, r) }
+
+func (u *upstream) close() { u.transport.CloseIdleConnections() }
+
+// passed are the headers that a call brings to the server, besides what begins with
+// Grpc-: anything else could be taken for metadata by whoever reads that, and a cookie
+// is sent by a browser without its page's doing.
+var passed = map[string]bool{
+	"Authorization": true, "Content-Type": true, "User-Agent": true,
+	"Traceparent": true, "Tracestate": true, "Baggage": true,
+}
+
+func rewrite(r *httputil.ProxyRequest) {
+	r.SetURL(&url.URL{Scheme: "http", Host: upstreamHost})
+	r.Out.Host = upstreamHost
+	r.Out.URL.RawQuery = ""
+	for name := range r.Out.Header {
+		if !passed[textproto.CanonicalMIMEHeaderKey(name)] && !strings.HasPrefix(name, "Grpc-") {
+			delete(r.Out.Header, name)
+		}
+	}
+	r.Out.Header.Set("Te", "trailers")
+	if deadline, ok := r.In.Context().Deadline(); ok && r.Out.Header.Get("Grpc-Timeout") == "" {
+		r.Out.Header.Set("Grpc-Timeout", strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10)+"m")
+	}
+}
+
+// unreachable answers a call that no server has answered, as gRPC does.
+func (u *upstream) unreachable(w http.ResponseWriter, r *http.Request, err error) {
+	code, message := u.statusOf(r.Context(), err)
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Grpc-Status", strconv.Itoa(int(code)))
+	w.Header().Set("Grpc-Message", message)
+	w.WriteHeader(http.StatusOK)
+}
+
+func (u *upstream) statusOf(ctx context.Context, err error) (codes.Code, string) {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return codes.DeadlineExceeded, "the call's deadline has passed"
+	case ctx.Err() != nil:
+		return codes.Canceled, "the call was cancelled"
+	}
+	u.logger.Debug("a call over HTTP was not answered", "error", err)
+	return codes.Unavailable, "the server cannot be reached, or the connection to it was lost"
+}
+
+// endInOrder has an answer that breaks off end with a status. The proxy would break
+// the client's connection instead, of which the client learns nothing.
+func (u *upstream) endInOrder(response *http.Response) error {
+	response.Body = &answer{ReadCloser: response.Body, response: response, upstream: u}
+	return nil
+}
+
+type answer struct {
+	io.ReadCloser
+	response *http.Response
+	upstream *upstream
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if err == nil || errors.Is(err, io.EOF) {
+		return n, err
+	}
+	code, message := a.upstream.statusOf(a.response.Request.Context(), err)
+	a.response.Trailer = http.Header{
+		"Grpc-Status":  {strconv.Itoa(int(code))},
+		"Grpc-Message": {message},
+	}
+	return n, io.EOF
+}
+
+// copyBuffers implements httputil.BufferPool.
+type copyBuffers struct{ pool sync.Pool }
+
+func (b *copyBuffers) Get() []byte       { return b.pool.Get().(*[copyBytes]byte)[:] }
+func (b *copyBuffers) Put(buffer []byte) { b.pool.Put((*[copyBytes]byte)(buffer)) }
