@@ -134,7 +134,7 @@ func (p *Publisher) answer(r *fanfarev1.PublishStreamResponse) {
 		p.overtakenLocked(state, f.number)
 		p.resolveLocked(f, f.published(r.GetPublished()), nil)
 	} else if e := itemError(r.GetError()); e.storedNothing() || f.safe() && e.mayHaveStored() {
-		f.refused = e
+		f.refused, f.doubtful = e, f.doubtful || e.mayHaveStored()
 		state.refused = append(state.refused, f)
 	} else {
 		f.doubtful = f.doubtful || e.mayHaveStored()
@@ -155,8 +155,14 @@ func (p *Publisher) overtakenLocked(state *streamState, stored uint64) {
 }
 
 // settleLocked has a stream's refused frames tried again once none of its frames is on
-// its way, and forgets a stream of which there is nothing.
+// its way, and forgets a stream of which there is nothing. Frames that wait for refused
+// ones go on as soon as there are none: frames that are taken afterwards would be sent
+// before them.
 func (p *Publisher) settleLocked(s Stream, state *streamState) {
+	if len(state.refused) == 0 && len(state.later) > 0 {
+		p.requeueLocked(state.later)
+		state.later = nil
+	}
 	switch {
 	case state.sent > 0 || state.released:
 	case len(state.refused) > 0:
@@ -169,9 +175,6 @@ func (p *Publisher) settleLocked(s Stream, state *streamState) {
 		time.AfterFunc(p.pauses.next(asked), func() { p.releaseHeld(s, state) })
 	default:
 		delete(p.streams, s)
-		if len(state.later) > 0 {
-			p.requeueLocked(state.later)
-		}
 	}
 }
 
