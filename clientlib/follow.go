@@ -122,8 +122,7 @@ type watch struct {
 }
 
 func newWatch(limit time.Duration, late func()) watch {
-	w := watch{timer: time.AfterFunc(limit, late), limit: limit}
-	return w
+	return watch{timer: time.AfterFunc(limit, late), limit: limit}
 }
 
 func (w watch) start() { w.timer.Reset(w.limit) }

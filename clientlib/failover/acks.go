@@ -24,9 +24,9 @@ type acks struct {
 	receiving bool
 	// waited is how long it has waited since the last answer, before begun.
 	waited time.Duration
-	// begun is when the timer was started; nil is no timer.
-	begun time.Time
+	// timer runs while an answer is waited for, since begun; nil if it does not.
 	timer *time.Timer
+	begun time.Time
 }
 
 // newAcks returns nil for a method that subscribes to nothing.

@@ -3,6 +3,8 @@ package failover
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +26,9 @@ type Conn struct {
 	mu sync.Mutex // guards what follows; nothing blocks while it is held
 	// way is where calls go; nil for OwnOnly before the first.
 	way *way
+	// ways are those that have not closed: that one, and those that were left and have
+	// calls.
+	ways map[*way]struct{}
 	// since, reason and seen tell of it; see State.
 	since  time.Time
 	reason Reason
@@ -44,7 +49,7 @@ func New(cfg Config) (*Conn, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	c := &Conn{cfg: cfg, returning: make(chan struct{}, 1), since: time.Now(), outage: newOutage()}
+	c := &Conn{cfg: cfg, returning: make(chan struct{}, 1), ways: map[*way]struct{}{}, since: time.Now(), outage: newOutage()}
 	if cfg.Mode == OwnOnly {
 		return c, nil
 	}
@@ -52,15 +57,25 @@ func New(cfg Config) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.way = c.hubWay(h)
+	c.useLocked(c.hubWay(h)) // nobody else has c
 	return c, nil
 }
 
 func (c *Conn) hubWay(h *hubLink) *way {
-	c.running.Add(1)
 	return newWay(h.conn, h, func() {
-		defer c.running.Done()
 		_ = h.conn.Close() // it is open
+	})
+}
+
+// useLocked has calls go a new way, which Close waits for from now on.
+func (c *Conn) useLocked(w *way) {
+	c.way = w
+	c.ways[w] = struct{}{}
+	c.running.Go(func() {
+		<-w.closed
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.ways, w)
 	})
 }
 
@@ -88,16 +103,17 @@ func (c *Conn) UsesHub() bool { return c.State().Hub }
 
 func (c *Conn) usesHubLocked() bool { return c.cfg.Mode != OwnOnly && c.way.hub != nil }
 
-// Close ends all calls and the own server, and waits for that.
+// Close ends all calls and the own server, and waits for that. Unary calls that go on
+// where the Conn has left are ended, too.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	w, s := c.way, c.starting
+	ways, s := slices.Collect(maps.Keys(c.ways)), c.starting
 	c.mu.Unlock()
 	if s != nil {
 		s.cancel()
 	}
-	if w != nil {
+	for _, w := range ways {
 		w.leave(errClosed, true)
 	}
 	c.running.Wait()
@@ -233,13 +249,14 @@ func (c *Conn) judge(ctx context.Context, w *way, err error) error {
 	if err == nil {
 		return nil
 	}
-	if told := endedBy(context.Cause(ctx)); told != nil {
-		if errors.Is(context.Cause(ctx), errNotAcknowledged) {
+	cause := context.Cause(ctx)
+	if told := endedBy(cause); told != nil {
+		if errors.Is(cause, errNotAcknowledged) {
 			c.leaveHub(w, NotAcknowledged, errNotAcknowledged)
 		}
 		return told
 	}
-	if w.hub == nil || ctx.Err() != nil {
+	if w.hub == nil || cause != nil {
 		return err
 	}
 	switch signOf(err) {

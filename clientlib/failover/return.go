@@ -85,7 +85,8 @@ func (c *Conn) use(h *hubLink) (left *way, err error) {
 		return nil, errors.Join(errors.New("the own server is being started; try again"), h.conn.Close())
 	}
 	left = c.way
-	c.way, c.since, c.reason, c.seen = c.hubWay(h), time.Now(), "", nil
+	c.useLocked(c.hubWay(h))
+	c.since, c.reason, c.seen = time.Now(), "", nil
 	c.waitUntil = time.Time{}
 	return left, nil
 }

@@ -114,7 +114,8 @@ func (c *Conn) started(s *start, own *ownServer, err error, from *way, reason Re
 	w := c.ownWay(own)
 	c.mu.Lock()
 	c.starting, c.outage = nil, newOutage()
-	c.way, c.since, c.reason, c.seen = w, time.Now(), reason, seen
+	c.useLocked(w)
+	c.since, c.reason, c.seen = time.Now(), reason, seen
 	closed := c.closed
 	c.mu.Unlock()
 	if closed {
@@ -171,9 +172,7 @@ func neither(err, seen error, retryIn time.Duration) error {
 // ownWay is the way to an own server, and watches it.
 func (c *Conn) ownWay(own *ownServer) *way {
 	stopping := make(chan struct{})
-	c.running.Add(1)
 	w := newWay(own.conn, nil, func() {
-		defer c.running.Done()
 		close(stopping)
 		if err := own.stop(); err != nil {
 			c.cfg.Logger.Error("the end of the own server", "error", err)

@@ -63,13 +63,11 @@ func (c *call) end() {
 }
 
 // leave ends the streaming calls, and with cut all calls, with a cause. The way
-// closes when the last one has ended, which leave does not wait for.
+// closes when the last one has ended, which leave does not wait for. One that has been
+// left can be cut later.
 func (w *way) leave(cause error, cut bool) {
 	w.mu.Lock()
-	if w.left {
-		w.mu.Unlock()
-		return
-	}
+	first := !w.left
 	w.left = true
 	var ending []*call
 	for c := range w.calls {
@@ -77,7 +75,7 @@ func (w *way) leave(cause error, cut bool) {
 			ending = append(ending, c)
 		}
 	}
-	unused := len(w.calls) == 0
+	unused := first && len(w.calls) == 0
 	w.mu.Unlock()
 	for _, c := range ending {
 		c.cancel(cause)
