@@ -1,0 +1,111 @@
+package sse
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+)
+
+// Defaults of a [Config].
+const (
+	defaultHeartbeat        = 15 * time.Second
+	defaultWriteTimeout     = 30 * time.Second
+	defaultSubscribeTimeout = 10 * time.Second
+	defaultRetry            = 2 * time.Second
+	defaultLinger           = 10 * time.Second
+	defaultMaxConnections   = 20_000
+	defaultMaxStreams       = 50
+	defaultRelayBytes       = 1 << 20
+	defaultMaxRelayBytes    = 256 << 20
+	defaultMaxReplays       = 32
+)
+
+// Config says how a [Handler] serves. What is zero or negative has the default.
+type Config struct {
+	// Authorize decides whether a request may see streams, all of them or none; nil:
+	// everybody may see everything. It may be called by many goroutines, and should
+	// answer within the request's context. A *[Refusal] is final for the browser; any
+	// other error is trouble that passes, which the browser comes back after, and is
+	// logged. It must not keep streams.
+	Authorize func(r *http.Request, streams []clientlib.Stream) (Grant, error)
+	// AllowedOrigins are the origins whose pages may read what is answered (CORS), such
+	// as https://app.example.com, with credentials. One * in an origin stands for
+	// anything. "*" alone is every origin, without credentials. None: only pages of
+	// the handler's own origin may.
+	AllowedOrigins []string
+	// Heartbeat is after how long of silence a comment and the id are sent. Default:
+	// 15 s.
+	Heartbeat time.Duration
+	// WriteTimeout is how long a browser may take nothing of what is written to it,
+	// before its connection is broken. Default: 30 s.
+	WriteTimeout time.Duration
+	// SubscribeTimeout is how long a request waits to be subscribed, before it is
+	// answered that it should come back. Default: 10 s.
+	SubscribeTimeout time.Duration
+	// Retry is how long browsers are told to wait before they come back, at the
+	// shortest; the longest is three times that, and for each it is chosen at random.
+	// Default: 2 s.
+	Retry time.Duration
+	// Linger is how long a stream stays subscribed to after its last browser. Default:
+	// 10 s.
+	Linger time.Duration
+	// MaxConnections is how many requests are served at a time; others are told to
+	// come back. Default: 20,000.
+	MaxConnections int
+	// MaxStreams is how many streams one request may name. Default: 50.
+	MaxStreams int
+	// RelayBytes is how much is kept of the newest events of one stream; one event is
+	// always kept. Default: 1 MiB.
+	RelayBytes int
+	// MaxRelayBytes is the same of all streams together. Default: 256 MiB.
+	MaxRelayBytes int
+	// MaxReplays is how many pages are read at a time for browsers that are behind what
+	// is kept; others wait. Default: 32.
+	MaxReplays int
+	// Logger is told of trouble, never of URLs or headers, which have credentials. Nil:
+	// nobody is.
+	Logger *slog.Logger
+}
+
+// Grant is what [Config.Authorize] allows.
+type Grant struct {
+	// Expires is when the connection ends; zero: never.
+	Expires time.Time
+}
+
+// Refusal is an error of [Config.Authorize] that is final for the browser.
+type Refusal struct {
+	// Status is 401 (no credential, or not a valid one) or 403 (valid, and does not
+	// allow this). Anything else is sent as 403.
+	Status int
+	// Message is for people. It is sent to the browser.
+	Message string
+}
+
+// Error is the message.
+func (r *Refusal) Error() string { return r.Message }
+
+func (c Config) withDefaults() Config {
+	setDefault(&c.Heartbeat, defaultHeartbeat)
+	setDefault(&c.WriteTimeout, defaultWriteTimeout)
+	setDefault(&c.SubscribeTimeout, defaultSubscribeTimeout)
+	setDefault(&c.Retry, defaultRetry)
+	setDefault(&c.Linger, defaultLinger)
+	setDefault(&c.MaxConnections, defaultMaxConnections)
+	setDefault(&c.MaxStreams, defaultMaxStreams)
+	setDefault(&c.RelayBytes, defaultRelayBytes)
+	setDefault(&c.MaxRelayBytes, defaultMaxRelayBytes)
+	setDefault(&c.MaxReplays, defaultMaxReplays)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func setDefault[T int | time.Duration](value *T, def T) {
+	if *value <= 0 {
+		*value = def
+	}
+}

@@ -1,0 +1,91 @@
+// Package sse delivers streams to browsers: a [Handler] is an http.Handler that speaks
+// server-sent events, exactly as the WHATWG HTML standard has them (section 9.2), over
+// a [clientlib.Client] to Fanfare servers.
+//
+// # Requests
+//
+//	GET /v1/streams/{channel}/{scope}            both percent-encoded; a slash in them is %2F
+//	GET /v1/streams?channel=CHANNEL&scope=SCOPE  any names; no scope is the empty one
+//	GET /v1/streams?stream=S&stream=S&…          several, at most 50, each once
+//
+// S is CHANNEL/SCOPE, each of the two percent-encoded by itself before the whole is
+// encoded as a query's value. In JavaScript:
+//
+//	'stream=' + encodeURIComponent(encodeURIComponent(channel) + '/' + encodeURIComponent(scope))
+//
+// A connection begins after the position in the header Last-Event-ID or, without that,
+// where at most one of these says:
+//
+//	after=POSITION   after a position
+//	last=N           with the newest N frames of each stream, or as many as may be replayed
+//	from=oldest      with everything that may be replayed; the default
+//	from=live        with what is published from now on
+//
+// POSITION is EPOCH-SEQUENCE as everywhere, and with several streams those of all, in the
+// order of the URL, joined by commas: as many as there are streams.
+//
+// # The event stream
+//
+// It is sent as soon as all streams are subscribed to: what commits after the first byte
+// arrives. It begins with retry: and a bare id:, a block without data, which moves
+// lastEventId and dispatches nothing. Idle connections get a comment and the id again,
+// every heartbeat.
+//
+// A frame is an event. Its id is the position after it; an ephemeral frame has none and
+// leaves lastEventId as it is. There are two formats.
+//
+// Plain, the default for one stream: the event's type is the frame's (without one it is
+// message), and its data the payload. What cannot be sent so is sent as the event
+// fanfare.frame, whose data is the frame as JSON. That is a payload that is not UTF-8 or
+// contains a carriage return or U+0000, and an event type that contains a line break or
+// U+0000, begins with "fanfare.", or is open or error, which are EventSource's own.
+//
+// With format=json, and always with several streams, each frame is a message event (no
+// event: line, whatever the frame's event type is), and its data the frame as JSON on
+// one line:
+//
+//	{"stream": {"channel": "orders", "scope": "7"}, "position": "5-12", "payload": "…",
+//	 "content_type": "text/plain", "event_type": "placed", "headers": {"name": "value"},
+//	 "created": "2026-01-02T15:04:05.123456Z"}
+//
+// An ephemeral frame has "ephemeral": true and no position. A payload that is not UTF-8
+// is payload_base64 (RFC 4648, section 4, padded) instead of payload. What is empty is
+// left out, but for the payload.
+//
+// What else a page must know comes as events without id, with JSON as data. All but
+// fanfare.reconnect name their stream as above; positions and sequences are strings.
+//
+//	fanfare.gap        {"stream", "reason", "requested", "oldest", "head", "resume_after"}
+//	                   Frames are missing here. reason is TRIMMED, EPOCH_CHANGED, AHEAD or
+//	                   EPHEMERAL_MAYBE_MISSED; take another for a loss. A bare id: follows.
+//	fanfare.caught_up  {"stream", "position"}: what was stored before has been sent
+//	fanfare.status     {"stream", "listening"}: false while the server does not hear of new
+//	                   frames: durable ones wait, ephemeral ones may be missed
+//	fanfare.closed     {"stream", "last"}: the stream was closed. When all are, the
+//	                   connection ends
+//	fanfare.reconnect  {"reason", "retry_in_ms"}: the connection ends, and EventSource comes
+//	                   back by itself. reason is DRAINING, TOKEN_EXPIRED, SLOW_SUBSCRIBER,
+//	                   LIMIT_REACHED or UNAVAILABLE; treat another alike
+//
+// # Answers
+//
+// EventSource gives up for ever on any answer but 200. So that is what trouble gets that
+// may pass: 200, retry:, fanfare.reconnect, and the end. Final are 400 (a field of the
+// request is outside its limit; the JSON body names it), 401 and 403 (refused), 404, 405,
+// and 204: all streams are closed, and the request's positions are at their ends.
+//
+// # Ephemeral frames
+//
+// One arrives if it is published while a connection is in force, from its first byte on.
+// Those in between are missed; a connection that goes on from Last-Event-ID in a stream
+// that is known to carry any is told so (EPHEMERAL_MAYBE_MISSED).
+//
+// # How it works
+//
+// A relay subscribes to a stream once for all browsers that watch it, and keeps its
+// newest events in a ring, encoded once. A browser is a cursor into the ring, never a
+// queue. One whose position the ring does not hold reads pages by subscriptions of their
+// own, which those share who need the same, until it stands in the ring; how many are read at a time is
+// bounded. A browser that takes nothing for the write timeout is ended, and goes on after
+// its last id. A relay stays for ten seconds after its last browser.
+package sse

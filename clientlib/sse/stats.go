@@ -1,0 +1,31 @@
+package sse
+
+// Stats is what a [Handler] does, for operators. What is not said to be a number of now
+// counts since the handler was made.
+type Stats struct {
+	// Connections is how many requests are served now, Streams how many streams are
+	// subscribed to.
+	Connections, Streams int
+	// RelayBytes is what is kept of the newest events now.
+	RelayBytes int64
+	// Replays is how many pages are being read now for browsers that are behind, and
+	// ReplaysWaiting how many wait for their turn.
+	Replays, ReplaysWaiting int
+	// Requests is how many event streams were asked for.
+	Requests uint64
+	// Refused is how many of them were answered 4xx, and Postponed how many were told
+	// to come back.
+	Refused, Postponed uint64
+	// Frames is how many frames were written, counted for each connection, and
+	// Bytes how many bytes of event streams were.
+	Frames, Bytes uint64
+	// Pages is how many pages were read for browsers that were behind.
+	Pages uint64
+	// Overtaken is how often a browser fell behind what is kept.
+	Overtaken uint64
+	// Gaps is how many gaps browsers were told.
+	Gaps uint64
+	// Slow is how many connections were broken because nothing was taken of them for
+	// the write timeout.
+	Slow uint64
+}
