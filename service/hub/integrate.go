@@ -98,6 +98,7 @@ func (s *stream) openLocked(l backlog.Loaded, fresh []*entry, hooks *hooks) {
 	}
 	s.current = newTail(l, fresh)
 	s.current.announced = s.held.announcedOf(s.current.own)
+	s.current.heard = s.current.announced
 	s.fitLocked(s.current, hooks)
 	if l.State.Closed {
 		s.closeLocked(s.current, true, hooks)
@@ -129,6 +130,7 @@ func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, told boo
 	t.zeroEpoch = positionIn(l, 0).Epoch
 	t.base, t.head = l.Before, l.Before
 	t.announced = s.held.announcedOf(t.own)
+	t.heard = t.announced
 	t.replayable = l.State.Base.Sequence
 	t.add(fresh)
 	s.fitLocked(t, hooks)

@@ -24,19 +24,23 @@ func (s *Subscription) Join(other *Subscription) bool {
 
 // isAtLocked reports whether two subscriptions are handed the same from now on.
 func (s *Subscription) isAtLocked(other *Subscription) bool {
+	t := s.tail
 	switch {
-	case s.err != nil || other.err != nil || s.tail == nil:
+	case s.err != nil || other.err != nil || t == nil:
 		return false
 	case s.subscribed != nil || other.subscribed != nil || s.turn != nil || other.turn != nil || s.judging || other.judging:
 		return false // it has been told something that is its own
-	case s.tail != other.tail || s.cursor != other.cursor || s.had != other.had || s.status != other.status:
+	case t != other.tail || s.cursor != other.cursor || s.had != other.had || s.status != other.status:
 		return false
 	case s.caughtUp != other.caughtUp || !s.caughtUp && s.mark != other.mark:
 		return false
+	case s.began == other.began || s.hub.cfg.AnnouncesNothing:
+		return true
 	default:
 		// An ephemeral frame that was committed before one of them began, and is late, is
-		// for the other only. None comes any more once later ones have been handed over.
-		return s.began == other.began || s.cursor.Sequence > max(s.began, other.began)
+		// for the other only. None may be left, and none comes any more once the bus has
+		// announced where that one began: having read so far is not enough.
+		return s.had == t.ephemerals.last && t.heard >= max(s.began, other.began)
 	}
 }
 

@@ -58,7 +58,15 @@ func (t *tail) announcedTo() uint64 {
 	return max(t.head.Sequence, t.announced, t.ephemerals.reach)
 }
 
-// announcedOf is the same of a numbering that has no tail yet, as held announcements
+// hear notes an announcement of the tail's numbering. One of an ephemeral frame tells
+// no more than that of the frame which it follows.
+func (t *tail) hear(a *backlog.Announcement) {
+	if t.own != 0 && t.own == a.OwnEpoch && a.Kind != backlog.AnnounceEphemeral {
+		t.heard = max(t.heard, a.Frame.Position.Sequence)
+	}
+}
+
+// announcedOf is announcedTo of a numbering that has no tail yet, as held announcements
 // tell.
 func (h *held) announcedOf(own uint64) (upTo uint64) {
 	for i := range h.list {

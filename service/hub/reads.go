@@ -279,7 +279,7 @@ func (s *stream) finish(p *part, l backlog.Listening, loaded backlog.Loaded, hoo
 	}
 	if t := s.current; s.confirmed != 0 && s.confirmed != l.Number {
 		// What the last listening announced may have been lost by its server.
-		t.announced = t.head.Sequence
+		t.announced, t.heard = t.head.Sequence, 0
 	}
 	s.confirmed, s.origin = l.Number, l.Origin
 	s.used = time.Now()

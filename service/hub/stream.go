@@ -90,6 +90,9 @@ func (s *stream) announce(a *backlog.Announcement, at moment, hooks *hooks) {
 // held, frame is that; otherwise it is nil.
 func (s *stream) announceLocked(a *backlog.Announcement, frame *entry, at moment, hooks *hooks) {
 	t, p := s.current, a.Frame.Position
+	if t != nil {
+		t.hear(a)
+	}
 	switch {
 	case t == nil:
 		s.keepLocked(a, frame, at)

@@ -67,6 +67,10 @@ type tail struct {
 	announced uint64
 	left      leftOuts
 	closeRead time.Time
+	// heard is the greatest sequence that the bus has announced of the numbering under
+	// this listening: every ephemeral frame that was committed before has come, or never
+	// will. What was only read is not heard.
+	heard uint64
 	// closedAt is where an announcement said the numbering was closed, which is
 	// believed once everything up to there has been read.
 	closedAt backlog.Position
