@@ -21,9 +21,11 @@ type ephemerals struct {
 	// last is the number of the newest that came. A subscription's cursor holds the
 	// number of the last one it had.
 	last uint64
-	// lost is the number of the last frame that was dropped: a subscription that has
-	// not had it cannot go on.
-	lost uint64
+	// lost is the number of the last frame that was dropped, and lostReach the greatest
+	// sequence that one of these was said to follow: a subscription that has not had
+	// them cannot go on, unless it began after that, and they are not for it. lostOutage
+	// is the number of the last outage that went with them.
+	lost, lostReach, lostOutage uint64
 	// reach is the greatest sequence that one was said to follow, if the store was
 	// not read since.
 	reach uint64
@@ -88,11 +90,13 @@ func (e *ephemerals) drop(n int) (bytes int) {
 		return 0
 	}
 	for _, f := range e.list[:n] {
-		if f.entry != nil {
-			bytes += f.entry.bytes() + entryOverhead
-			e.lost = f.number
-			e.frames--
+		if f.entry == nil {
+			e.lostOutage = f.number
+			continue
 		}
+		bytes += f.entry.bytes() + entryOverhead
+		e.lost, e.lostReach = f.number, max(e.lostReach, f.follows)
+		e.frames--
 	}
 	clear(e.list[:n]) // the array outlives them
 	switch {

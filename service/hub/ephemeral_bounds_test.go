@@ -58,6 +58,60 @@ func TestSlowSubscriberIsEnded(t *testing.T) {
 	}
 }
 
+// Symptom: a subscription was ended as too slow that had been sent everything, for want of
+// room for ephemeral frames that came late and were committed before it began. Cause:
+// whoever had not had what was dropped was ended, whether or not it was for them.
+func TestDroppedFramesOfOthersEndNobody(t *testing.T) {
+	bubble(t, Config{TailFrames: 4}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 3)
+		earlier := r.subscribe(orders, Live())
+		earlier.caughtUp()
+		r.bus.hold()
+		r.ephemeralMany(orders, 0, 8)
+		r.publishMany(orders, 3, 2)
+		r.bus.sinkHint()
+		earlier.frames(2) // they are read although the announcements are late
+		resting, reading, untold := r.subscribe(orders, Live()), r.subscribe(orders, Live()), r.subscribe(orders, Live())
+		for _, s := range []*reader{resting, reading, untold} {
+			s.caughtUp()
+		}
+		r.publishMany(orders, 5, 1)
+		r.bus.sinkHint()
+		reading.until("an outage", func() bool { return reading.gaps() == 1 })
+		if d, ok, err := resting.sub.TryNotice(); !ok || err != nil || resting.take(d) != nil || resting.gaps() != 1 {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		if d, ok, err := resting.sub.TryNotice(); ok || err != nil {
+			t.Fatalf("it does not rest before a frame: %+v, %v", d, err)
+		}
+		r.bus.release(false)
+		if d, ok, err := resting.sub.TryNotice(); ok || err != nil {
+			t.Errorf("the one that rests: %+v, %v", d, err)
+		}
+		for _, s := range []*reader{resting, reading} {
+			expect(t, s.frames(1), numbers(5, 1))
+			s.silent()
+		}
+		if _, _, err := earlier.sub.TryNext(messageBytes); !errors.Is(err, ErrSlowSubscriber) {
+			t.Errorf("the one that they were for: %v", err)
+		}
+		// The outage was for this one, and went with them.
+		if _, _, err := untold.sub.TryNext(messageBytes); !errors.Is(err, ErrSlowSubscriber) {
+			t.Errorf("the one that had not been told of the outage: %v", err)
+		}
+		// Those that follow are for all who are left.
+		if d, ok, err := resting.sub.TryNotice(); ok || err != nil {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		r.ephemeralMany(orders, 8, 8)
+		for _, s := range []*reader{resting, reading} {
+			if _, _, err := s.sub.TryNotice(); !errors.Is(err, ErrSlowSubscriber) {
+				t.Errorf("one that did not take what was for it: %v", err)
+			}
+		}
+	})
+}
+
 // durableOf is what of the payloads of mixedMany is durable.
 func durableOf(payloads []string) []string {
 	return slices.DeleteFunc(slices.Clone(payloads), func(p string) bool { return strings.HasPrefix(p, "e") })

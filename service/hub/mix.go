@@ -7,7 +7,7 @@ import "github.com/fanfare-io/fanfare/backlog"
 // of the window between them, or a Gap for an outage. The result is again if it is
 // nothing of this.
 func (s *Subscription) mixedLocked(maxBytes int) (Delivery, result) {
-	if s.had < s.tail.ephemerals.lost {
+	if s.missesLocked() {
 		return s.endSlowLocked()
 	}
 	at, next := s.cursor, s.unhadLocked()
@@ -40,6 +40,21 @@ func (s *Subscription) mixedLocked(maxBytes int) (Delivery, result) {
 		return Delivery{}, again
 	}
 	return s.framesLocked(c.collected(), at), delivered
+}
+
+// missesLocked reports whether something was dropped that is for the subscription and
+// that it has not had. What is for others only counts as had.
+func (s *Subscription) missesLocked() bool {
+	e := &s.tail.ephemerals
+	switch {
+	case s.had >= e.lost:
+		return false
+	case s.began <= e.lostReach, s.had < e.lostOutage:
+		return true
+	default:
+		s.had = e.lost
+		return false
+	}
 }
 
 // unhadLocked returns the ephemeral frames that the subscription has not had,

@@ -39,7 +39,7 @@ func (t *tail) wakeLostLocked(hooks *hooks) {
 	}
 	least := t.ephemerals.last
 	for _, s := range slices.Clone(r.list) {
-		if s.had < t.ephemerals.lost {
+		if s.missesLocked() {
 			r.remove(s)
 			hooks.add(s)
 			continue
