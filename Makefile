@@ -9,6 +9,7 @@ BUF_VERSION := 1.75.0
 PROTOC_GEN_GO_VERSION := v1.36.12
 PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
 PROTOC_GEN_ES_VERSION := 2.17.0
+PROTOC_GEN_OPENAPIV2_VERSION := v2.33.0
 # What Debian 12 and 13 and Ubuntu 24.04 have.
 PROTOC_VERSION := 3.21.12
 PROTOC_GRPC_VERSION := 1.51.1
@@ -22,6 +23,7 @@ BUF := $(TOOLS)/buf-$(BUF_VERSION)/node_modules/.bin/buf
 PROTOC_GEN_GO := $(TOOLS)/protoc-gen-go-$(PROTOC_GEN_GO_VERSION)/protoc-gen-go
 PROTOC_GEN_GO_GRPC := $(TOOLS)/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION)/protoc-gen-go-grpc
 PROTOC_GEN_ES := $(TOOLS)/protoc-gen-es-$(PROTOC_GEN_ES_VERSION)/node_modules/.bin/protoc-gen-es
+PROTOC_GEN_OPENAPIV2 := $(TOOLS)/protoc-gen-openapiv2-$(PROTOC_GEN_OPENAPIV2_VERSION)/protoc-gen-openapiv2
 # Runs a command that finds protoc, and its plugin for Python.
 WITH_PROTOC := $(TOOLS)/protoc-$(PROTOC_VERSION)/run
 # Also the plugins and libraries for Java and C++.
@@ -62,11 +64,12 @@ run: build ## Build, and serve on the embedded store; FLAGS are for fanfare serv
 	@'$(BIN)/fanfare' serve --drain-delay 0 $(FLAGS)
 
 .PHONY: test
-test: $(HEALTH_PROBE) $(EDGE_TOOLS) test-clients ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves
+test: $(HEALTH_PROBE) $(EDGE_TOOLS) ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves
 	@bin=$$(deploy/postgres.sh bin); \
 	echo "PostgreSQL binaries: $$bin$(if $(RACE),,; no C compiler found: the race detector is off)"; \
 	FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_HEALTH_PROBE='$(HEALTH_PROBE)' $(GO_TEST) -timeout 15m ./...
 	@go test -C bench/charts ./...
+	@$(MAKE) test-clients
 
 .PHONY: test-clients
 test-clients: build ## Run the tests of the Python and the TypeScript client
@@ -88,9 +91,10 @@ chaos: ## Break everything around two replicas for TIME (10m) and check the guar
 	go test -count 1 -v -run '^TestChaosCampaign$$' -timeout 0 ./cmd/fanfare
 
 .PHONY: bench
-bench: build ## Measure everything that docs/performance.md tells, and draw it; half an hour
+bench: build ## Measure everything that docs/performance.md tells, and draw it; 15 minutes with BENCH_TIME=1s
 	$(BUILD) -o '$(BIN)/limits' ./bench/limits
-	@FANFARE_TEST_POSTGRES_BIN="$$(deploy/postgres.sh bin)" bench/run.sh
+	@bin=$$(deploy/postgres.sh bin); \
+	FANFARE_TEST_POSTGRES_BIN="$$bin" bench/run.sh
 	@$(MAKE) charts
 
 .PHONY: charts
@@ -108,35 +112,49 @@ bench-go: ## Run the Go benchmarks
 	FANFARE_TEST_POSTGRES_BIN="$$bin" go test -p 1 -run '^$$' -bench . -benchmem -timeout 60m ./...
 
 .PHONY: lint
-lint: $(STATICCHECK) ## Check formatting, go vet, staticcheck, and the protocol where npm is there
+lint: $(STATICCHECK) ## Check formatting, go vet, staticcheck, and the protocol as far as its tools are there
 	@unformatted=$$(git ls-files -z '*.go' | xargs -0 gofmt -l); \
 	if [ -n "$$unformatted" ]; then printf 'gofmt would change:\n%s\n' "$$unformatted"; exit 1; fi
 	go vet ./...
 	$(STATICCHECK) ./...
 	cd bench/charts && go vet ./... && $(STATICCHECK) ./...
-	@if command -v npm >/dev/null; then $(MAKE) lint-proto checkgenerate checkstubs; \
-	else echo 'npm is not installed: the protocol is not linted and gen/ is not compared with it'; fi
+	cd proto/openapi && go vet ./... && $(STATICCHECK) ./...
+	@$(call where-there,npm,lint-proto)
+	@$(call where-there,npm apt-get,checkgenerate)
+	@$(call where-there,npm apt-get javac g++,checkstubs)
+
+# $(call where-there,PROGRAMS,TARGET) makes a target if its programs are here, and else
+# says that it is left out. Made by itself a target fails: $(call needs,PROGRAMS).
+where-there = missing=; $(call find-missing,$(1)) \
+	if [ -z "$$missing" ]; then $(MAKE) $(2); else echo "make $(2) is left out: there is no$$missing here"; fi
+needs = missing=; $(call find-missing,$(1)) \
+	if [ -n "$$missing" ]; then echo "$(notdir $@) needs$$missing, which is not here" >&2; exit 1; fi
+find-missing = for program in $(1); do command -v "$$program" >/dev/null || missing+=" $$program"; done;
 
 .PHONY: lint-proto
 lint-proto: $(BUF) ## Check the protocol's style and format
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 
-GENERATORS := $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(PROTOC_GEN_ES)
+GENERATORS := $(BUF) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(PROTOC_GEN_ES) $(PROTOC_GEN_OPENAPIV2)
 
 .PHONY: generate
 generate: $(GENERATORS) $(WITH_PROTOC) ## Generate gen/ from the protocol
 	$(GENERATE)
+	$(DESCRIBE) '$(CURDIR)/gen/openapi'
 
 .PHONY: checkgenerate
-checkgenerate: $(GENERATORS) ## Check that gen/ is what the protocol generates
-	@command -v apt-get >/dev/null || { echo 'gen/ is not compared with the protocol: protoc $(PROTOC_VERSION) comes with apt-get, which is not here'; exit 0; }; \
-	$(MAKE) '$(WITH_PROTOC)'; \
-	out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
+checkgenerate: $(GENERATORS) $(WITH_PROTOC) ## Check that gen/ is what the protocol generates
+	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
 	$(GENERATE) --output "$$out"; \
+	$(DESCRIBE) "$$out/gen/openapi"; \
 	diff -r -x __pycache__ "$$out/gen" gen || { echo 'gen/ is out of date: run make generate'; exit 1; }
 
 GENERATE = PATH='$(subst $() ,:,$(dir $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) $(PROTOC_GEN_ES)))':"$$PATH" $(WITH_PROTOC) $(BUF) generate
+
+# Describes what is served over HTTP, in the directory that follows.
+DESCRIBE = PATH='$(dir $(PROTOC_GEN_OPENAPIV2))':"$$PATH" $(BUF) generate --template buf.gen.openapi.yaml --output '$(BIN)/openapi' && \
+	go run -C proto/openapi . ../fanfare/v1/http.yaml document.yaml '$(abspath $(BIN))/openapi/fanfare.swagger.json'
 
 STUBS := $(BIN)/stubs
 
@@ -144,10 +162,8 @@ STUBS := $(BIN)/stubs
 # that generated it.
 .PHONY: checkstubs
 checkstubs: ## Check that what the protocol generates for Java and C++ compiles
-	@for tool in apt-get npm javac g++; do \
-	command -v "$$tool" >/dev/null || { echo "Java and C++ are not generated and compiled: there is no $$tool here"; exit 0; }; \
-	done; \
-	$(MAKE) '$(STUBS)/compiled'
+	@$(call needs,npm apt-get javac g++)
+	@$(MAKE) '$(STUBS)/compiled'
 
 $(STUBS)/compiled: buf.gen.java-cpp.yaml $(wildcard proto/fanfare/v1/*.proto) | $(BUF) $(WITH_JAVA_CPP)
 	rm -rf '$(STUBS)'
@@ -162,6 +178,7 @@ clean: ## Remove what was built, and the tools
 	rm -rf bin .tools
 
 $(BUF):
+	@$(call needs,npm)
 	npm install --silent --no-audit --no-fund --prefix '$(TOOLS)/buf-$(BUF_VERSION)' @bufbuild/buf@$(BUF_VERSION)
 
 $(PROTOC_GEN_GO):
@@ -171,7 +188,11 @@ $(PROTOC_GEN_GO_GRPC):
 	GOBIN='$(@D)' go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@$(PROTOC_GEN_GO_GRPC_VERSION)
 
 $(PROTOC_GEN_ES):
+	@$(call needs,npm)
 	npm install --silent --no-audit --no-fund --prefix '$(TOOLS)/protoc-gen-es-$(PROTOC_GEN_ES_VERSION)' @bufbuild/protoc-gen-es@$(PROTOC_GEN_ES_VERSION)
+
+$(PROTOC_GEN_OPENAPIV2):
+	GOBIN='$(@D)' go install github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2@$(PROTOC_GEN_OPENAPIV2_VERSION)
 
 $(WITH_PROTOC):
 	deploy/debian.sh '$(@D)' protobuf-compiler=$(PROTOC_VERSION) protobuf-compiler-grpc=$(PROTOC_GRPC_VERSION)

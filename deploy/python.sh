@@ -15,6 +15,10 @@ export PYTHONDONTWRITEBYTECODE=1
 has_both() { "$1" -c 'import grpc.aio, google.protobuf' 2>/dev/null; }
 
 if [ -n "${FANFARE_PYTHON:-}" ]; then
+	command -v "$FANFARE_PYTHON" >/dev/null || {
+		echo "python.sh: FANFARE_PYTHON=$FANFARE_PYTHON is no program that can be run" >&2
+		exit 1
+	}
 	has_both "$FANFARE_PYTHON" || {
 		echo "python.sh: FANFARE_PYTHON=$FANFARE_PYTHON cannot import grpc and google.protobuf; run: $FANFARE_PYTHON -m pip install 'grpcio>=1.51' 'protobuf>=3.20.2,<6'" >&2
 		exit 1
