@@ -181,7 +181,7 @@ func deliveredUntilSentAway(t *testing.T, run servicetest.Run, s servicetest.Sub
 	for _, e := range s.Events {
 		got[e.Content] = true
 		if e.Kind == servicetest.SawEnd {
-			ends = append(ends, e.Ended)
+			ends = append(ends, e.Error)
 		}
 		if e.Kind != servicetest.SawEnd || e.Ended != "DRAINING" {
 			continue

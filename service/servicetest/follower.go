@@ -118,7 +118,7 @@ func (f *Follower) connection(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			f.record(Event{Kind: SawEnd, Explained: explained(ctx, err), Ended: ended(ctx, err)}, nil)
+			f.record(Event{Kind: SawEnd, Explained: explained(ctx, err), Ended: ended(ctx, err), Error: err.Error()}, nil)
 			return err
 		}
 		f.took()
@@ -130,7 +130,7 @@ func (f *Follower) connection(ctx context.Context) error {
 	}
 }
 
-// ended is how a call ended, for people.
+// ended names how a call ended.
 func ended(ctx context.Context, err error) string {
 	if ctx.Err() != nil {
 		return "by the client"

@@ -122,9 +122,10 @@ type Event struct {
 	Resumed bool
 	// Reason is of SawGap.
 	Reason fanfarev1.GapReason
-	// Explained and Ended are of SawEnd. Ended says how, for people.
-	Explained bool
-	Ended     string
+	// Explained, Ended and Error are of SawEnd. Ended names how, by its reason or code;
+	// Error is all that was said of it, for people.
+	Explained    bool
+	Ended, Error string
 }
 
 // isLoss reports whether the event says that durable frames are missing.
