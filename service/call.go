@@ -150,6 +150,7 @@ func (s *Server) watch(w *writer, done <-chan error, tellToGo context.CancelCaus
 	look := time.NewTimer(limit)
 	defer look.Stop()
 	old := after(s.ownStreamAge())
+	expired := s.expiry(w.stream.Context())
 	ending := s.ending
 	var goodBye <-chan time.Time
 	for {
@@ -165,6 +166,8 @@ func (s *Server) watch(w *writer, done <-chan error, tellToGo context.CancelCaus
 		case <-old:
 			// No shorter limit than before: nothing presses, as at a drain.
 			tellToGo(oldAgeFailure(retryIn()))
+		case <-expired:
+			tellToGo(tokenExpired())
 		case <-ending:
 			// GOAWAY must go first, so the drain has the word from here on.
 			ending, old = nil, nil
@@ -189,6 +192,15 @@ func after(d time.Duration) <-chan time.Time {
 		return nil
 	}
 	return time.After(d)
+}
+
+// expiry comes when the token of a call expires.
+func (s *Server) expiry(ctx context.Context) <-chan time.Time {
+	deadline := s.caller(ctx).Deadline()
+	if deadline.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(deadline))
 }
 
 // partingDelay spreads the ends of calls over a drain, so that their clients do

@@ -124,7 +124,7 @@ func callLevel(code codes.Code) slog.Level {
 	case codes.OK, codes.Canceled, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.Aborted,
 		codes.FailedPrecondition, codes.Unimplemented, codes.DeadlineExceeded:
 		return slog.LevelDebug
-	case codes.Unavailable, codes.ResourceExhausted, codes.Unknown:
+	case codes.Unavailable, codes.ResourceExhausted, codes.Unknown, codes.Unauthenticated, codes.PermissionDenied:
 		return slog.LevelWarn
 	default:
 		return slog.LevelError
@@ -187,7 +187,8 @@ func (l *callLog) takeCounted() (counted []callsAlike) {
 // isNormal reports whether calls end so although nothing is wrong.
 func (k *callKind) isNormal() bool {
 	switch k.reason {
-	case reasonName(fanfarev1.ErrorReason_ERROR_REASON_DRAINING), reasonName(fanfarev1.ErrorReason_ERROR_REASON_MAX_STREAM_AGE):
+	case reasonName(fanfarev1.ErrorReason_ERROR_REASON_DRAINING), reasonName(fanfarev1.ErrorReason_ERROR_REASON_MAX_STREAM_AGE),
+		reasonName(fanfarev1.ErrorReason_ERROR_REASON_TOKEN_EXPIRED):
 		return true
 	}
 	return false

@@ -100,6 +100,8 @@ func (d *delivery) sentLocked(time.Time) bool {
 
 func (d *delivery) beganLocked() bool { return d.subscribed }
 
+func (d *delivery) dropLocked() {}
+
 func (d *delivery) beatLocked() {
 	position := d.sub.Position()
 	d.noticeLocked(progressProto(position), position)

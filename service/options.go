@@ -63,25 +63,33 @@ func maxRequestBytes(maxFrameBytes int) int {
 //  3. Ending foreign streams (health's Watch, reflection) at a drain stands
 //     outside recovery, since it runs what is inside on another goroutine, where
 //     recovery must catch panics.
-//  4. Recovery, next to the handler.
-//  5. Responses are not compressed: per subscriber that costs twenty times the
+//  4. Recovery.
+//  5. Authentication, if there is any: what follows knows who calls. Refusals are
+//     logged.
+//  6. Responses are not compressed: per subscriber that costs twenty times the
 //     sending. grpc would answer with the compressor that the client used.
 func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
-	return []grpc.UnaryServerInterceptor{
+	interceptors := []grpc.UnaryServerInterceptor{
 		boundUntaken,
 		s.callLog.unary,
 		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
-		uncompressedUnary,
 	}
+	if s.cfg.Verifier != nil {
+		interceptors = append(interceptors, s.authenticateUnary)
+	}
+	return append(interceptors, uncompressedUnary)
 }
 
 func (s *Server) streamInterceptors() []grpc.StreamServerInterceptor {
-	return []grpc.StreamServerInterceptor{
+	interceptors := []grpc.StreamServerInterceptor{
 		s.logStream,
 		s.endForeignStreams,
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
-		uncompressedStream,
 	}
+	if s.cfg.Verifier != nil {
+		interceptors = append(interceptors, s.authenticateStream)
+	}
+	return append(interceptors, uncompressedStream)
 }
 
 func recovered(_ context.Context, p any) error { return panicFailure(p) }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/fanfare-io/fanfare/service/auth"
 )
 
 // What an outlet hands to grpc before that has written it. grpc admits 64 KiB for a
@@ -37,6 +39,8 @@ type source interface {
 	slowLocked() *failure
 	// endOf is how the call ends when a send fails.
 	endOf(err error) error
+	// dropLocked gives up what it has for the client.
+	dropLocked()
 }
 
 // outlet is the sending side of a streaming call. It has no goroutine: what happens is
@@ -83,6 +87,8 @@ type outlet struct {
 	// nil until that is near: most calls need none. Heartbeats are the connection's.
 	timer  *time.Timer
 	tickAt time.Time
+	// caller is whose token the call ends with; nil for nobody's.
+	caller *auth.Identity
 	// seat is its place among the outlets of its connection; the outbox guards it.
 	seat int
 }
@@ -95,6 +101,9 @@ func (o *outlet) open(s *Server, stream grpc.ServerStream, source source) {
 	o.sentAt = now
 	o.flight = newInFlight(connectionOf(stream.Context()), o.landed)
 	o.out.flight = o.flight
+	if s.cfg.Verifier != nil {
+		o.caller = auth.FromContext(stream.Context())
+	}
 	if age := s.ownStreamAge(); age > 0 {
 		o.partAt = now.Add(age)
 	}
@@ -165,6 +174,9 @@ func (o *outlet) turn(now time.Time) {
 	}()
 	if o.ticked.Load() {
 		o.tickLocked(now)
+	}
+	if o.caller.Expired(now) {
+		o.expireLocked(now)
 	}
 	for !o.ended && o.source.nextLocked() && o.roomLocked(now) {
 		if !o.sendLocked(now) {
@@ -279,6 +291,21 @@ func (o *outlet) partDueLocked(now time.Time) {
 	}
 }
 
+// expireLocked ends the call, whose token has expired: no frame follows. The client is
+// told where it stands if that can be told at once.
+func (o *outlet) expireLocked(now time.Time) {
+	if o.ended || o.final {
+		return
+	}
+	o.forgetLocked()
+	o.bytes = 0
+	o.source.dropLocked()
+	o.parting = tokenExpired()
+	if !o.source.beganLocked() || !o.roomLocked(now) {
+		o.endLocked(o.parting)
+	}
+}
+
 // patience is how long the client may take nothing while something waits.
 func (o *outlet) patience() time.Duration {
 	if o.pressing {
@@ -337,6 +364,9 @@ func (o *outlet) setTimerLocked(now time.Time) {
 	}
 	if !o.blockedAt.IsZero() {
 		sooner(o.blockedAt.Add(o.patience()))
+	}
+	if deadline := o.caller.Deadline(); !deadline.IsZero() {
+		sooner(deadline)
 	}
 	switch {
 	case !near, o.tickAt.After(now) && !o.tickAt.After(at): // it looks again then

@@ -5,6 +5,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/auth"
 )
 
 // Publish implements FanfareService.
@@ -12,6 +13,9 @@ func (s *Server) Publish(ctx context.Context, req *fanfarev1.PublishRequest) (*f
 	p, err := s.publication("frame", req.GetFrame())
 	if err != nil {
 		return nil, failureOf(err)
+	}
+	if err := s.permit(ctx, auth.Publish, p.Stream); err != nil {
+		return nil, err
 	}
 	outcome, err := backlog.Publish(ctx, s.store, p)
 	if err != nil {
@@ -25,6 +29,11 @@ func (s *Server) PublishBatch(ctx context.Context, req *fanfarev1.PublishBatchRe
 	batch, err := s.batch(req.GetFrames())
 	if err != nil {
 		return nil, failureOf(err)
+	}
+	for i, p := range batch {
+		if err := s.permit(ctx, auth.Publish, p.Stream); err != nil {
+			return nil, failureOf(&backlog.BatchError{Index: i, Err: err})
+		}
 	}
 	outcomes, err := s.store.PublishBatch(ctx, batch)
 	if err != nil {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/auth"
 )
 
 // Bounds of what one PublishStream may have unanswered; beyond them its requests
@@ -135,6 +137,13 @@ func (p *pipeline) receive(ctx context.Context) error {
 func (p *pipeline) submit(ctx, publishing context.Context, request *fanfarev1.PublishStreamRequest) error {
 	number := request.GetNumber()
 	publication, invalid := p.server.publication("frame", request.GetFrame())
+	caller := p.server.caller(p.stream.Context())
+	switch {
+	case caller.Expired(time.Now()):
+		return tokenExpired() // ends the call: the frame can be sent again on another
+	case invalid == nil:
+		invalid = permit(caller, auth.Publish, publication.Stream)
+	}
 	weight := min(int64(publication.Size()), maxPipelinedBytes)
 	if err := p.bytes.Acquire(ctx, weight); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/auth"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
@@ -29,6 +30,9 @@ func (s *Server) ReadFrames(ctx context.Context, req *fanfarev1.ReadFramesReques
 	stream, err := streamName(req.GetChannel(), req.GetScope())
 	if err != nil {
 		return nil, failureOf(err)
+	}
+	if err := s.permit(ctx, auth.Subscribe, stream); err != nil {
+		return nil, err
 	}
 	if req.GetLimit() > maxPageFrames {
 		return nil, failureOf(&backlog.LimitError{Field: "limit", Message: fmt.Sprintf("must be 0 to %d", maxPageFrames)})
@@ -141,6 +145,9 @@ func (s *Server) GetStream(ctx context.Context, req *fanfarev1.GetStreamRequest)
 	if err != nil {
 		return nil, failureOf(err)
 	}
+	if err := s.permit(ctx, auth.Subscribe, stream); err != nil {
+		return nil, err
+	}
 	result, err := s.store.Load(ctx, s.bus.Current().Origin, []backlog.LoadRequest{{Stream: stream}})
 	if err != nil {
 		return nil, readFailureOf(err)
@@ -162,7 +169,7 @@ func (s *Server) ListStreams(ctx context.Context, req *fanfarev1.ListStreamsRequ
 	if err != nil {
 		return nil, failureOf(err)
 	}
-	states, err := s.store.ListStreams(ctx, req.GetChannel(), after, size)
+	states, err := s.listStreams(ctx, req.GetChannel(), after, size)
 	if err != nil {
 		return nil, readFailureOf(err)
 	}
@@ -174,11 +181,11 @@ func (s *Server) ListStreams(ctx context.Context, req *fanfarev1.ListStreamsRequ
 		return response, nil
 	}
 	last := states[len(states)-1].Stream
-	more, err := s.store.ListStreams(ctx, req.GetChannel(), last, 1)
-	if err != nil {
+	more, err := s.listStreams(ctx, req.GetChannel(), last, 1)
+	if err != nil && !errors.Is(err, errTooManyHidden) {
 		return nil, readFailureOf(err)
 	}
-	if len(more) > 0 {
+	if len(more) > 0 || err != nil { // whoever asks for more is told of it then
 		response.NextPageToken = pageToken(req.GetChannel(), last)
 	}
 	return response, nil

@@ -135,7 +135,11 @@ func (s *session) receive() error {
 			s.halfClose()
 			return nil
 		}
-		if err == nil {
+		switch {
+		case err != nil:
+		case request.GetAuthenticate() != nil:
+			err = s.reauthenticate(ctx, request.GetAuthenticate())
+		default:
 			err = s.take(request)
 		}
 		if err == nil {
@@ -257,7 +261,7 @@ func (s *session) tellLocked(status hub.Status) bool {
 func (s *session) sentLocked(time.Time) bool {
 	switch s.sending {
 	case sendsAnswer:
-		s.answered -= len(s.answers[0].GetNumbers())
+		s.answered -= answerWeight(s.answers[0])
 		s.answers[0] = nil
 		if s.answers = s.answers[1:]; len(s.answers) == 0 {
 			s.answers = nil
@@ -302,6 +306,8 @@ func (s *session) goOnLocked() {
 // beganLocked implements source.
 func (s *session) beganLocked() bool { return true }
 
+func (s *session) dropLocked() { s.taken = taken{} }
+
 func (s *session) beatLocked() { s.beating = true }
 
 func (s *session) slowLocked() *failure { return slowSession(s.server.cfg.WriteTimeout) }
@@ -317,7 +323,7 @@ func (s *session) endOf(err error) error {
 // answerLocked has an answer sent before everything else. Several Unsubscribed share a
 // message.
 func (s *session) answerLocked(answer *fanfarev1.SessionResponse) {
-	s.answered += len(answer.GetNumbers())
+	s.answered += answerWeight(answer)
 	if n := len(s.answers); n > 0 && answer.GetUnsubscribed() != nil {
 		last := s.answers[n-1]
 		if last.GetUnsubscribed() != nil && len(last.GetNumbers()) < maxNumbers {
@@ -327,6 +333,12 @@ func (s *session) answerLocked(answer *fanfarev1.SessionResponse) {
 	}
 	s.answers = append(s.answers, answer)
 	s.wake()
+}
+
+// answerWeight is for how many subscriptions an answer is; one that is for all counts,
+// too.
+func answerWeight(answer *fanfarev1.SessionResponse) int {
+	return max(1, len(answer.GetNumbers()))
 }
 
 // census is a map that gives back what it used when it had more entries.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/auth"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
@@ -61,6 +62,11 @@ func (s *session) beginLocked(r *fanfarev1.SessionSubscribe) error {
 	name, start, err := subscribeTo(r.GetRequest())
 	if err != nil {
 		return within("request", err)
+	}
+	if s.server.cfg.Verifier != nil {
+		if err := permit(s.caller, auth.Subscribe, name); err != nil {
+			return err
+		}
 	}
 	if limit := s.server.cfg.MaxSessionSubscriptions; len(s.members.all) >= limit {
 		return tooManyMembers(limit)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/auth"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
@@ -26,6 +27,9 @@ func (s *Server) begin(req *fanfarev1.SubscribeRequest, stream grpc.ServerStream
 	name, start, err := subscribeTo(req)
 	if err != nil {
 		return nil, failureOf(err)
+	}
+	if err := s.permit(stream.Context(), auth.Subscribe, name); err != nil {
+		return nil, err
 	}
 	if err := s.enter(); err != nil {
 		return nil, err

@@ -58,9 +58,9 @@ type Identity struct {
 func Trusted() *Identity { return &Identity{permissions: everything()} }
 
 // Deadline is when what the identity began must end, which is Expires and the leeway of
-// the verifier; zero: never.
+// the verifier; zero: never, also for a nil identity.
 func (i *Identity) Deadline() time.Time {
-	if i.Expires.IsZero() {
+	if i == nil || i.Expires.IsZero() {
 		return time.Time{}
 	}
 	return i.Expires.Add(i.leeway)
@@ -68,10 +68,8 @@ func (i *Identity) Deadline() time.Time {
 
 // Expired reports whether the deadline has come. A nil identity has none.
 func (i *Identity) Expired(now time.Time) bool {
-	if i == nil || i.Expires.IsZero() {
-		return false
-	}
-	return !now.Before(i.Deadline())
+	deadline := i.Deadline()
+	return !deadline.IsZero() && !now.Before(deadline)
 }
 
 // Allows reports whether the identity may do a to the stream of a channel and a scope.

@@ -96,6 +96,9 @@ func parseBlock(block *pem.Block) (crypto.PublicKey, error) {
 	}
 }
 
+// publicAlgorithms are those that public keys may be used with.
+var publicAlgorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+
 // newPublicKey makes a key that verifies the algorithms of its kind alone.
 func newPublicKey(id string, public crypto.PublicKey) (Key, error) {
 	algorithms, err := algorithmsOf(public)

@@ -4,16 +4,24 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
+
+	"github.com/golang-jwt/jwt/v5"
 )
 
 // MaxTokenBytes bounds a token.
 const MaxTokenBytes = 8 << 10
+
+// maxTriedKeys bounds how many keys are tried on a token that does not say which is its
+// own, so what a token that somebody made up can cost.
+const maxTriedKeys = 16
 
 // defaultLeeway is what clocks of issuer and server may differ by.
 const defaultLeeway = 30 * time.Second
@@ -56,24 +64,52 @@ func (c Config) withDefaults() Config {
 
 // Verifier verifies tokens.
 type Verifier struct {
-	config   Config
+	leeway   time.Duration
+	keys     []Key
+	jwks     *jwks // nil without a URL
+	parser   *jwt.Parser
 	internal string
 	trusted  *Identity
+	cache    cache
 }
 
 // NewVerifier returns a Verifier. With a JWKSURL it tries for 5 s to fetch the keys, and
-// succeeds also if it cannot: they are fetched later, until ctx ends.
+// succeeds also if it cannot: they are fetched later. They are then fetched every 5 min
+// until ctx ends, and when a token names one that is not known, but not within 10 s of
+// the last time.
 func NewVerifier(ctx context.Context, config Config) (*Verifier, error) {
+	config = config.withDefaults()
 	if len(config.Keys) == 0 && config.JWKSURL == "" {
 		return nil, errors.New("a key, or a URL of keys, is needed to verify tokens")
 	}
+	v := &Verifier{leeway: config.Leeway, keys: config.Keys, trusted: Trusted()}
+	methods := algorithms(config.Keys)
+	if config.JWKSURL != "" {
+		var err error
+		if v.jwks, err = newJWKS(ctx, config.JWKSURL, config.Logger); err != nil {
+			return nil, err
+		}
+		methods = append(methods, publicAlgorithms...)
+	}
+	v.parser = newParser(methods, config)
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // it never fails
-	return &Verifier{
-		config:   config.withDefaults(),
-		internal: "internal-" + base64.RawURLEncoding.EncodeToString(secret),
-		trusted:  Trusted(),
-	}, nil
+	v.internal = "internal-" + base64.RawURLEncoding.EncodeToString(secret)
+	return v, nil
+}
+
+func newParser(methods []string, config Config) *jwt.Parser {
+	options := []jwt.ParserOption{
+		jwt.WithValidMethods(methods), jwt.WithLeeway(config.Leeway),
+		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithStrictDecoding(),
+	}
+	if config.Issuer != "" {
+		options = append(options, jwt.WithIssuer(config.Issuer))
+	}
+	if config.Audience != "" {
+		options = append(options, jwt.WithAudience(config.Audience))
+	}
+	return jwt.NewParser(options...)
 }
 
 // Internal returns a token that only this process knows and that allows everything, for
@@ -82,7 +118,7 @@ func (v *Verifier) Internal() string { return v.internal }
 
 // Verify returns who has a token, which is without the word Bearer. It may wait until
 // keys are fetched, for 5 s at most. The error is ErrExpired, ErrInvalid, ErrNoKeys or
-// that of ctx.
+// that of ctx. A token that was verified within the last minute costs a hash.
 func (v *Verifier) Verify(ctx context.Context, token string) (*Identity, error) {
 	if subtle.ConstantTimeCompare([]byte(token), []byte(v.internal)) == 1 {
 		return v.trusted, nil
@@ -90,5 +126,90 @@ func (v *Verifier) Verify(ctx context.Context, token string) (*Identity, error) 
 	if len(token) > MaxTokenBytes {
 		return nil, fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrInvalid, len(token), MaxTokenBytes)
 	}
-	return nil, ErrInvalid
+	now, hash := time.Now(), tokenHash(sha256.Sum256([]byte(token)))
+	if known := v.cache.get(hash, now); known != nil {
+		if known.Expired(now) {
+			return nil, ErrExpired
+		}
+		return known, nil
+	}
+	identity, err := v.verify(ctx, token)
+	if err == nil {
+		v.cache.put(hash, identity, now)
+	}
+	return identity, err
+}
+
+// latest is the end of the times that the protocol can tell.
+var latest = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (v *Verifier) verify(ctx context.Context, token string) (*Identity, error) {
+	var c claims
+	_, err := v.parser.ParseWithClaims(token, &c, func(t *jwt.Token) (any, error) { return v.keysOf(ctx, t) })
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, refusal(err)
+	case !c.ExpiresAt.Before(latest):
+		return nil, fmt.Errorf("%w: it expires after the year 9999", ErrInvalid)
+	}
+	return &Identity{Subject: c.Subject, Expires: c.ExpiresAt.Time, leeway: v.leeway, permissions: c.Fanfare}, nil
+}
+
+// keysOf are the keys that may have signed a token.
+func (v *Verifier) keysOf(ctx context.Context, t *jwt.Token) (any, error) {
+	kid, err := keyID(t)
+	if err != nil {
+		return nil, err
+	}
+	algorithm := t.Method.Alg()
+	keys := fitting(v.keys, algorithm, kid)
+	if v.jwks != nil && slices.Contains(publicAlgorithms, algorithm) {
+		fetched, err := v.jwks.keys(ctx, algorithm, kid)
+		if err != nil && (len(keys) == 0 || !errors.Is(err, ErrNoKeys)) {
+			return nil, err
+		}
+		keys = append(keys, fitting(fetched, algorithm, kid)...)
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("no key has its algorithm and its kid")
+	}
+	return jwt.VerificationKeySet{Keys: keys[:min(len(keys), maxTriedKeys)]}, nil
+}
+
+// keyID is the kid of a token; empty if it has none.
+func keyID(t *jwt.Token) (string, error) {
+	value, has := t.Header["kid"]
+	if !has {
+		return "", nil
+	}
+	kid, ok := value.(string)
+	if !ok || kid == "" || checkKeyID(kid) != nil {
+		return "", fmt.Errorf("its kid is not a text of 1 to %d bytes", maxKeyIDBytes)
+	}
+	return kid, nil
+}
+
+// refusal is why a token is refused.
+func refusal(err error) error {
+	if errors.Is(err, ErrNoKeys) {
+		return ErrNoKeys
+	}
+	for _, other := range otherFaults {
+		if errors.Is(err, other) {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+	}
+	if errors.Is(err, jwt.ErrTokenExpired) {
+		return ErrExpired
+	}
+	return fmt.Errorf("%w: %w", ErrInvalid, err)
+}
+
+// otherFaults are what may be wrong with a token that has expired, too: then a fresh one
+// like it would not do.
+var otherFaults = []error{
+	jwt.ErrTokenMalformed, jwt.ErrTokenUnverifiable, jwt.ErrTokenSignatureInvalid, jwt.ErrTokenRequiredClaimMissing,
+	jwt.ErrTokenInvalidAudience, jwt.ErrTokenInvalidIssuer, jwt.ErrTokenUsedBeforeIssued, jwt.ErrTokenNotValidYet,
 }
