@@ -1,0 +1,210 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// demo runs everything that the chat consists of, but for PostgreSQL. Its parts listen
+// on loopback, on ports that are free.
+type demo struct {
+	database, fanfare, nginx, nginxConfig string
+	// site is the address of the chat, control that of what kills replicas.
+	site, control string
+	// restart is how long a replica stays away that has ended.
+	restart time.Duration
+	out     io.Writer
+
+	replicas, servers []*part
+	proxy             *part
+}
+
+func runDemo(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	d := &demo{out: &shared{to: stdout}}
+	flags := flag.NewFlagSet("chat demo", flag.ContinueOnError)
+	flags.StringVar(&d.database, "database", os.Getenv("FANFARE_STORE"), "postgres://… of a superuser, as deploy/postgres.sh gives one")
+	flags.StringVar(&d.site, "site", "127.0.0.1:8080", "where nginx serves the chat; port 0 is any that is free")
+	flags.StringVar(&d.fanfare, "fanfare", "bin/fanfare", "the program")
+	flags.StringVar(&d.nginx, "nginx", cmp.Or(os.Getenv("FANFARE_TEST_NGINX"), "nginx"), "the program")
+	flags.StringVar(&d.nginxConfig, "nginx-config", "deploy/nginx", "the directory with fanfare-locations.conf")
+	flags.DurationVar(&d.restart, "restart", 5*time.Second, "start a replica again so long after it has ended")
+	if err := parse(flags, args, stderr); err != nil {
+		return err
+	}
+	if d.database == "" || d.restart < 0 {
+		return errUsage
+	}
+	place, err := os.MkdirTemp("", "fanfare-chat-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(place)
+	if err := d.plan(place, &shared{to: stderr}); err != nil {
+		return err
+	}
+	return d.run(ctx)
+}
+
+// plan says what is to run. place is a directory for it.
+func (d *demo) plan(place string, log io.Writer) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{d.fanfare, d.nginx} {
+		if _, err := exec.LookPath(name); err != nil {
+			return err
+		}
+	}
+	locations, err := filepath.Abs(filepath.Join(d.nginxConfig, "fanfare-locations.conf"))
+	if err != nil {
+		return err
+	}
+	free, err := freeAddresses(10)
+	if err != nil {
+		return err
+	}
+	next := func() (address string) {
+		address, free = free[0], free[1:]
+		return address
+	}
+	if strings.HasSuffix(d.site, ":0") {
+		d.site = next()
+	}
+
+	host, _, err := net.SplitHostPort(d.site)
+	if err != nil {
+		return fmt.Errorf("--site: %w", err)
+	}
+	config := proxyConfig{Place: place, Site: d.site, Host: host, Locations: locations, Control: next()}
+	env := append(withoutFanfare(os.Environ()), "FANFARE_STORE="+d.database)
+	for _, name := range []string{"A", "B", "C"} {
+		replica := proxyReplica{Name: name, HTTP: next(), GRPC: next()}
+		config.Replicas = append(config.Replicas, replica)
+		d.replicas = append(d.replicas, &part{
+			name: name, program: d.fanfare, env: env, log: log, url: "http://" + replica.HTTP + "/healthz",
+			args: []string{
+				"serve", "--instance", "replica-" + name, "--http", replica.HTTP, "--grpc", replica.GRPC,
+				"--replicas", "3", "--drain-delay", "0", "--log-level", "warn",
+			},
+		})
+	}
+	for _, name := range []string{"chat-1", "chat-2"} {
+		address := next()
+		config.Servers = append(config.Servers, address)
+		d.servers = append(d.servers, &part{
+			name: name, program: program, env: env, log: log, url: "http://" + address + "/rooms/lobby",
+			args: []string{"serve", "--listen", address, "--name", name, "--demo"},
+		})
+	}
+	path, err := config.write()
+	if err != nil {
+		return err
+	}
+	d.control = config.Control
+	d.proxy = &part{
+		name: "nginx", program: d.nginx, log: log, url: "http://" + d.site + "/rooms/lobby",
+		// Before it has read its configuration it would log elsewhere.
+		args: []string{"-e", "stderr", "-p", place, "-c", path},
+	}
+	return nil
+}
+
+// run runs the parts until ctx ends, or one ends that is not to be started again.
+func (d *demo) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	begin := func(parts ...*part) error {
+		for _, p := range parts {
+			group.Go(func() error { return d.keep(ctx, p) })
+		}
+		for _, p := range parts {
+			if err := p.awaitReady(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	group.Go(func() error { return d.serveControl(ctx) })
+	group.Go(func() error {
+		// Each needs what stands before it.
+		for _, parts := range [][]*part{d.replicas, d.servers, {d.proxy}} {
+			if err := begin(parts...); err != nil {
+				return err
+			}
+		}
+		for _, p := range d.replicas {
+			fmt.Fprintf(d.out, "replica %s has process id %d\n", p.name, p.pid())
+		}
+		fmt.Fprintf(d.out, "chat on http://%s/ (Ctrl-C ends everything)\n", d.site)
+		return nil
+	})
+	err := group.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// keep runs a part, a replica again and again.
+func (d *demo) keep(ctx context.Context, p *part) error {
+	for {
+		err := p.run(ctx)
+		if err == nil || !d.isReplica(p) {
+			return err
+		}
+		fmt.Fprintf(d.out, "replica %v; it is started again in %v\n", err, d.restart)
+		select {
+		case <-time.After(d.restart):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// freeAddresses are addresses of loopback that nobody listens on.
+func freeAddresses(n int) (addresses []string, err error) {
+	for range n {
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer lis.Close() // together, so that none is given twice
+		addresses = append(addresses, lis.Addr().String())
+	}
+	return addresses, nil
+}
+
+// withoutFanfare leaves out variables that would configure the replicas.
+func withoutFanfare(environ []string) (kept []string) {
+	for _, variable := range environ {
+		if !strings.HasPrefix(variable, "FANFARE_") {
+			kept = append(kept, variable)
+		}
+	}
+	return kept
+}
+
+// shared is a writer for several goroutines.
+type shared struct {
+	mu sync.Mutex // guards to
+	to io.Writer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.to.Write(p)
+}
