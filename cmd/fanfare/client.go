@@ -31,12 +31,14 @@ const (
 // connection is where a client command connects to.
 type connection struct {
 	server   string
+	token    clientToken
 	timeout  time.Duration
 	progress callProgress
 }
 
 func (c *connection) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.server, "server", defaultAddress, "address of the server: host:port or unix:///PATH")
+	c.token.addFlags(cmd)
 }
 
 func (c *connection) addTimeoutFlag(cmd *cobra.Command, timeout time.Duration, usage string) {
@@ -51,10 +53,15 @@ func (c *connection) dial() (*grpc.ClientConn, error) {
 	if err := checkServer(c.server); err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient(c.server,
+	options, err := c.token.dialOptions()
+	if err != nil {
+		return nil, err
+	}
+	options = append(options,
 		grpc.WithStatsHandler(&c.progress),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)))
+	conn, err := grpc.NewClient(c.server, options...)
 	if err != nil {
 		return nil, usagef("--server %q is not an address: %v", c.server, err)
 	}
@@ -121,6 +128,8 @@ func (c *connection) explain(ctx context.Context, err error) error {
 		return c.late()
 	case st.Code() == codes.Canceled:
 		return c.interrupted()
+	case st.Code() == codes.Unauthenticated && reason != "":
+		return fmt.Errorf("%s %s; give one with --%s or %s", st.Message(), codeText(st.Code(), reason), tokenFileFlag, variableName(tokenFlag))
 	default:
 		return fmt.Errorf("%s %s", st.Message(), codeText(st.Code(), reason))
 	}

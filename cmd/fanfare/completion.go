@@ -45,7 +45,7 @@ var beginnings = []string{"grpc", "server", "store", "database"}
 
 // fileFlags take the name of a file, directoryFlags that of a directory.
 var (
-	fileFlags      = []string{"file", "reference"}
+	fileFlags      = []string{"file", "reference", tokenFileFlag, "jwt-secret-file", "jwt-public-key-file"}
 	directoryFlags = []string{"data-dir"}
 )
 
@@ -193,6 +193,11 @@ func (p *program) completionConnection(cmd *cobra.Command) *connection {
 	}
 	if f := cmd.Flags().Lookup("server"); f != nil && f.Changed {
 		c.server = f.Value.String()
+	}
+	c.token.fixed = p.env[variableName(tokenFlag)]
+	c.token.file = p.env[variableName(tokenFileFlag)]
+	if f := cmd.Flags().Lookup(tokenFileFlag); f != nil && f.Changed {
+		c.token.file = f.Value.String()
 	}
 	return c
 }

@@ -25,6 +25,7 @@ var exclusions = [][2]string{
 	{"from", "last"},
 	{"prefix", "default"},
 	{"self", "server"}, {"database", "server"},
+	{tokenFlag, tokenFileFlag},
 }
 
 // commandLineOnly marks flags that no variable sets: a command that changes what
@@ -75,6 +76,9 @@ func variableName(flag string) string {
 // variables that belong to no flag of any command: most likely a misspelt one.
 func (p *program) applyEnvironment(cmd *cobra.Command) error {
 	given := givenFlags(cmd)
+	if err := refuseTokenOnCommandLine(given); err != nil {
+		return err
+	}
 	var errs []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		value := p.env[variableName(f.Name)]

@@ -49,8 +49,9 @@ files and pipes get every byte. While a long replay goes into a file or a pipe, 
 bar on the terminal shows how far it is.
 
 When the server ends the subscription because of its age (--max-stream-age of
-serve), the command waits as long as it is told and goes on where it was: no
-durable frame is missed or printed twice. When the server goes away the command
+serve) or because its token has expired, which is then read again, the command waits
+as long as it is told and goes on where it was: no durable frame is missed or printed
+twice. When the server goes away the command
 fails, and says on standard error with which --from it can be continued, on this
 server or another.`,
 		Example: `  fanfare subscribe chat/messages lobby
@@ -106,8 +107,12 @@ func startHint(text string) string {
 	return didYouMean(closest(text, []string{"oldest", "live"}))
 }
 
-// reasonMaxStreamAge is what ErrorInfo says of a call that was ended for its age.
-const reasonMaxStreamAge = "MAX_STREAM_AGE"
+// What ErrorInfo says of a call that was ended for its age, and of one whose token has
+// expired.
+const (
+	reasonMaxStreamAge = "MAX_STREAM_AGE"
+	reasonTokenExpired = "TOKEN_EXPIRED"
+)
 
 // errReaderGone ends a subscription whose output nobody reads any more.
 var errReaderGone = errors.New("nobody reads standard output any more")
@@ -187,16 +192,19 @@ type framePrinter struct {
 	// last is the last position seen, once resumable is true.
 	last      *fanfarev1.Position
 	resumable bool
+	// taken is true once the server has answered the current call.
+	taken bool
 	meter     replayMeter
 }
 
-// follow prints what a call brings, and where the server ends it for its age,
-// what the next one brings.
+// follow prints what a call brings, and where the server ends it for its age or because
+// its token has expired, what the next one brings.
 func (p *framePrinter) follow(ctx context.Context, client fanfarev1.FanfareServiceClient, request *fanfarev1.SubscribeRequest, call fanfarev1.FanfareService_SubscribeClient) error {
 	for {
+		p.taken = false
 		err := p.printAll(receive(call.Recv, ctx.Done()))
-		retryIn, aged := endedByAge(err)
-		if !aged || !p.resumable {
+		retryIn, again := endedInOrder(err)
+		if !again || !p.resumable || !p.taken {
 			return err
 		}
 		if err := p.out.Flush(); err != nil {
@@ -214,9 +222,9 @@ func (p *framePrinter) follow(ctx context.Context, client fanfarev1.FanfareServi
 	}
 }
 
-// endedByAge reports whether a call ended because it was as old as the server
-// lets one become, and how long to wait before the next.
-func endedByAge(err error) (retryIn time.Duration, aged bool) {
+// endedInOrder reports whether a call ended because it was as old as the server lets one
+// become, or its token was, and how long to wait before the next.
+func endedInOrder(err error) (retryIn time.Duration, again bool) {
 	st, isStatus := status.FromError(err)
 	if err == nil || !isStatus {
 		return 0, false
@@ -224,12 +232,12 @@ func endedByAge(err error) (retryIn time.Duration, aged bool) {
 	for _, detail := range st.Details() {
 		switch d := detail.(type) {
 		case *errdetails.ErrorInfo:
-			aged = d.GetReason() == reasonMaxStreamAge
+			again = d.GetReason() == reasonMaxStreamAge || d.GetReason() == reasonTokenExpired
 		case *errdetails.RetryInfo:
 			retryIn = d.GetRetryDelay().AsDuration()
 		}
 	}
-	return retryIn, aged
+	return retryIn, again
 }
 
 // printAll prints until the call or the wanted number of frames ends: nil at
@@ -243,6 +251,7 @@ func (p *framePrinter) printAll(responses <-chan received[*fanfarev1.SubscribeRe
 		if err != nil {
 			return err
 		}
+		p.taken = true
 		for _, frame := range response.GetFrames() {
 			if err := p.printFrame(frame); err != nil {
 				return &outputError{err}
