@@ -3,6 +3,7 @@ package service
 import (
 	"bytes"
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,6 +125,39 @@ func TestDrainOfAnOldBlockedCall(t *testing.T) {
 		f := failureOf(<-call.ended)
 		if took := time.Since(began); took < 50*time.Millisecond || f.reason != fanfarev1.ErrorReason_ERROR_REASON_DRAINING {
 			t.Errorf("it ended %s after the drain began with %+v", took, f)
+		}
+	})
+}
+
+// Symptom: at a drain some calls ended UNAVAILABLE without a reason, when the grace was
+// over and their connections were closed; nobody had told them to go. Each had been woken
+// by a frame, and its timer ticked while it waited for others of the connection to have
+// their turns. Then the time at which all these turns had begun was taken for the present:
+// nothing was due yet, and the timer, which had ticked, was taken to be still running.
+func TestTimerTicksDuringTheTurnsOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDeliveryWorld(t, nil)
+		name := backlog.StreamName{Channel: "c"}
+		c := newConnection(noConn{})
+		calls := []*fakeCall{w.subscribe(name, c), w.subscribe(name, c)}
+		for _, call := range calls {
+			call.takeAll()
+		}
+		slow := sync.OnceFunc(func() { <-time.After(time.Second) })
+		for _, call := range calls {
+			call.stream.onSend = slow // the turn of whichever comes first takes that long
+		}
+		close(w.server.ending)
+		synctest.Wait()
+		w.publish(name, 1) // before they are to be told
+		began := time.Now()
+		for _, call := range calls {
+			f := failureOf(call.end())
+			if took := time.Since(began); took > time.Second || f.reason != fanfarev1.ErrorReason_ERROR_REASON_DRAINING {
+				t.Errorf("it ended after %s with %+v", took, f)
+			}
+			call.takeAll()
+			call.saysGoodBye(uint64(call.count), f.retryIn)
 		}
 	})
 }

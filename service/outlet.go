@@ -172,7 +172,10 @@ func (o *outlet) turn(now time.Time) {
 			o.endLocked(panicFailure(p))
 		}
 	}()
-	if o.ticked.Load() {
+	if o.ticked.Load() && o.ticked.Swap(false) {
+		// The tick may have come since now, while others had their turns. Without it
+		// what is due would not be, and no other tick would come.
+		now = time.Now()
 		o.tickLocked(now)
 	}
 	if o.caller.Expired(now) {
@@ -253,9 +256,8 @@ func (o *outlet) sendLocked(now time.Time) bool {
 	return o.source.sentLocked(now)
 }
 
-// tickLocked does what is due.
+// tickLocked does what is due. The time is one after the tick.
 func (o *outlet) tickLocked(now time.Time) {
-	o.ticked.Store(false)
 	if inFlight := o.flight.references.Load(); inFlight < o.blockedBy {
 		o.blockedAt, o.blockedBy = now, inFlight // it has taken something
 	}
