@@ -194,7 +194,7 @@ type framePrinter struct {
 	resumable bool
 	// taken is true once the server has answered the current call.
 	taken bool
-	meter     replayMeter
+	meter replayMeter
 }
 
 // follow prints what a call brings, and where the server ends it for its age or because
