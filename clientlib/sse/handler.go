@@ -3,39 +3,163 @@ package sse
 import (
 	"context"
 	"net/http"
+	"sync"
+	"sync/atomic"
 
 	"github.com/fanfare-io/fanfare/clientlib"
 )
 
-// Handler serves event streams. Make it with [New].
+// Handler serves event streams. Make it with [New]. Its methods may be called from any
+// goroutine.
 type Handler struct {
 	client *clientlib.Client
 	config Config
+	cors   http.Handler
+	// turns are taken by pages that are being read.
+	turns chan struct{}
+	// tasks are the goroutines that Close waits for, and connections.
+	tasks sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	relays map[clientlib.Stream]*relay
+	conns  map[*conn]struct{}
+	// ends end the tasks, by their numbers.
+	ends map[uint64]context.CancelFunc
+	last uint64
+	// left is closed when the last connection has ended, while somebody waits for it.
+	left chan struct{}
+
+	// shrinking is held by who empties rings.
+	shrinking sync.Mutex
+
+	drains, shut atomic.Bool
+	counters
+}
+
+// counters are what Stats tells.
+type counters struct {
+	relayBytes, replaysWaiting                                                atomic.Int64
+	requests, refused, postponed, frames, bytes, pages, overtaken, gaps, slow atomic.Uint64
 }
 
 // New returns a handler that subscribes by client, which stays the caller's, and has an
-// identity of its own: the handler's callers are authorized by [Config.Authorize]. A
-// client with many streams should have [clientlib.WithSession]. The handler starts nothing
-// before the first request. Mount it at /v1/streams and /v1/streams/, close it before the
-// client.
+// identity of its own: who sends requests is authorized by [Config.Authorize]. A client
+// with many streams should have [clientlib.WithSession]. The handler starts nothing
+// before the first request. Mount it at /v1/streams and /v1/streams/, and close it before
+// the client. A server's WriteTimeout and ReadTimeout do not cut its streams.
 func New(client *clientlib.Client, config Config) *Handler {
-	return &Handler{client: client, config: config.withDefaults()}
+	h := &Handler{
+		client: client, config: config.withDefaults(),
+		relays: map[clientlib.Stream]*relay{}, conns: map[*conn]struct{}{}, ends: map[uint64]context.CancelFunc{},
+	}
+	h.turns = make(chan struct{}, h.config.MaxReplays)
+	h.cors = h.withCORS(http.HandlerFunc(h.answer))
+	return h
 }
 
-// ServeHTTP answers as the package documentation says.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if _, err := parse(r, h.config.MaxStreams); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+// ServeHTTP answers as the package documentation says. The writer, or one that it
+// unwraps to, must be one of net/http's: a stream needs Flush and deadlines.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.cors.ServeHTTP(w, r) }
+
+// Drain tells all connections to come back, which then reach another edge, and ends
+// them. Those that come here from now on are told the same. It returns when all have ended
+// or ctx has.
+func (h *Handler) Drain(ctx context.Context) {
+	h.drains.Store(true)
+	select {
+	case <-h.wakeAll():
+	case <-ctx.Done():
 	}
 }
 
-// Drain tells all connections to come back, to another edge, and ends them; those that
-// come here meanwhile are told the same. It returns when all have ended or ctx has.
-func (h *Handler) Drain(ctx context.Context) { <-ctx.Done() }
+// Close ends all connections and subscriptions at once and waits for their goroutines.
+// Drain comes before, where browsers are to come back in order. It does nothing the second
+// time.
+func (h *Handler) Close() {
+	h.shut.Store(true)
+	h.drains.Store(true)
+	<-h.wakeAll()
+	h.mu.Lock()
+	for _, end := range h.ends {
+		end()
+	}
+	for _, r := range h.relays {
+		r.stopLinger()
+	}
+	h.mu.Unlock()
+	h.tasks.Wait()
+}
 
-// Close ends all connections and subscriptions at once and waits for their goroutines. A
-// handler that should leave in order is drained before.
-func (h *Handler) Close() {}
+func (h *Handler) draining() bool { return h.drains.Load() }
 
-// Stats returns what the handler does.
-func (h *Handler) Stats() Stats { return Stats{} }
+func (h *Handler) isClosed() bool { return h.shut.Load() }
+
+// wakeAll has all connections look at the handler, and returns what is closed when none
+// is left.
+func (h *Handler) wakeAll() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.conns {
+		c.wake()
+	}
+	if h.left == nil {
+		h.left = make(chan struct{})
+	}
+	left := h.left
+	h.leftLocked()
+	return left
+}
+
+func (h *Handler) leftLocked() {
+	if len(h.conns) == 0 && h.left != nil {
+		close(h.left)
+		h.left = nil
+	}
+}
+
+// join counts a connection, unless there are too many.
+func (h *Handler) join(c *conn) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.isClosed() || len(h.conns) >= h.config.MaxConnections {
+		return false
+	}
+	h.conns[c] = struct{}{}
+	return true
+}
+
+func (h *Handler) leave(c *conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.conns, c)
+	h.leftLocked()
+}
+
+// run runs a task until Close ends its context, or end does; false: Close was before.
+func (h *Handler) run(task func(ctx context.Context)) (end context.CancelFunc, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.runLocked(task)
+}
+
+func (h *Handler) runLocked(task func(ctx context.Context)) (end context.CancelFunc, ok bool) {
+	if h.isClosed() {
+		return nil, false
+	}
+	ctx, end := context.WithCancel(context.Background())
+	h.last++
+	number := h.last
+	h.ends[number] = end
+	h.tasks.Go(func() {
+		defer h.ended(number)
+		task(ctx)
+	})
+	return end, true
+}
+
+func (h *Handler) ended(task uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ends[task]()
+	delete(h.ends, task)
+}

@@ -29,3 +29,19 @@ type Stats struct {
 	// the write timeout.
 	Slow uint64
 }
+
+// Stats returns what the handler does. It is cheap, but its figures are of slightly
+// different moments.
+func (h *Handler) Stats() Stats {
+	h.mu.Lock()
+	connections, streams := len(h.conns), len(h.relays)
+	h.mu.Unlock()
+	return Stats{
+		Connections: connections, Streams: streams,
+		RelayBytes: h.relayBytes.Load(),
+		Replays:    len(h.turns), ReplaysWaiting: int(h.replaysWaiting.Load()),
+		Requests: h.requests.Load(), Refused: h.refused.Load(), Postponed: h.postponed.Load(),
+		Frames: h.frames.Load(), Bytes: h.bytes.Load(),
+		Pages: h.pages.Load(), Overtaken: h.overtaken.Load(), Gaps: h.gaps.Load(), Slow: h.slow.Load(),
+	}
+}

@@ -1,0 +1,346 @@
+package sse
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+)
+
+// writeBytes is how much a browser must take within the write timeout at least.
+const writeBytes = 64 << 10
+
+// Reasons of fanfare.reconnect.
+const (
+	reasonDraining     = "DRAINING"
+	reasonTokenExpired = "TOKEN_EXPIRED"
+	reasonLimitReached = "LIMIT_REACHED"
+	reasonUnavailable  = "UNAVAILABLE"
+)
+
+// conn is one event stream. It belongs to the goroutine that serves the request.
+type conn struct {
+	handler *Handler
+	request asked
+	grant   Grant
+	writer  http.ResponseWriter
+	control *http.ResponseController
+	// clears is true if a write deadline must not pass between writes: over HTTP/2 it
+	// then ends the stream.
+	clears bool
+	// woken has a token when there is something to look at.
+	woken   chan struct{}
+	cursors []*cursor
+	// positions are the id: those after everything written. nil before it is known.
+	positions []clientlib.Position
+	wrote     time.Time
+	timer     *time.Timer
+	turn      int
+}
+
+func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, a asked, g Grant) *conn {
+	return &conn{
+		handler: h, request: a, grant: g, writer: w, control: http.NewResponseController(w),
+		clears: r.ProtoMajor > 1, woken: make(chan struct{}, 1),
+	}
+}
+
+// wake may be called by any goroutine, and never blocks.
+func (c *conn) wake() {
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
+}
+
+// serve answers the request, until the connection ends.
+func (c *conn) serve(ctx context.Context) {
+	// A server's timeouts are for requests and answers that end.
+	_ = c.control.SetReadDeadline(time.Time{})
+	c.timer = time.AfterFunc(c.handler.config.Heartbeat, c.wake)
+	defer c.timer.Stop()
+	defer context.AfterFunc(ctx, c.wake)()
+	defer c.leave()
+	if !c.begin(ctx) {
+		return
+	}
+	for c.round(ctx) {
+		<-c.woken
+	}
+}
+
+// begin subscribes to all streams and sends the beginning, or answers why not.
+func (c *conn) begin(ctx context.Context) bool {
+	if !c.attach() {
+		c.postpone(reasonDraining)
+		return false
+	}
+	deadline := time.Now().Add(c.handler.config.SubscribeTimeout)
+	late := time.AfterFunc(time.Until(deadline), c.wake)
+	defer late.Stop()
+	for {
+		all, err := c.beginAll()
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case err != nil:
+			c.refuse(err)
+			return false
+		case c.handler.draining():
+			c.postpone(reasonDraining)
+			return false
+		case c.expired():
+			c.postpone(reasonTokenExpired)
+			return false
+		case all:
+			return c.open()
+		case !time.Now().Before(deadline):
+			c.postpone(reasonUnavailable)
+			return false
+		}
+		<-c.woken
+	}
+}
+
+// attach finds the streams' relays.
+func (c *conn) attach() bool {
+	as := plain
+	if c.request.json {
+		as = wrapped
+	}
+	for i, s := range c.request.streams {
+		r, ok := c.handler.acquire(s)
+		if !ok {
+			return false
+		}
+		cursor := &cursor{relay: r, wake: c.wake, index: i, form: as, start: c.request.starts[i], resumes: c.request.resumes}
+		c.cursors = append(c.cursors, cursor)
+		r.want(as)
+		r.watch(cursor)
+	}
+	return true
+}
+
+func (c *conn) leave() {
+	for _, cursor := range c.cursors {
+		cursor.leave()
+	}
+}
+
+func (c *conn) beginAll() (all bool, err error) {
+	all = true
+	for _, cursor := range c.cursors {
+		begun, err := cursor.begin()
+		if err != nil {
+			return false, err
+		}
+		all = all && begun
+	}
+	return all, nil
+}
+
+// open sends the beginning. Nothing is sent if there is nothing to come for ever.
+func (c *conn) open() bool {
+	over := true
+	for _, cursor := range c.cursors {
+		over = over && cursor.over()
+		c.positions = append(c.positions, cursor.position)
+	}
+	if over {
+		c.writer.WriteHeader(http.StatusNoContent)
+		return false
+	}
+	c.header()
+	b := appendRetry(nil, c.handler.retry())
+	b = append(appendID(b, c.positions), '\n')
+	return c.write(b) && c.flush()
+}
+
+func (c *conn) header() {
+	h := c.writer.Header()
+	h.Set("Content-Type", "text/event-stream")
+	if !c.clears {
+		// It would be of little use to another request, has a write deadline, and the
+		// browser should come back through whatever spreads connections.
+		h.Set("Connection", "close")
+	}
+	c.writer.WriteHeader(http.StatusOK)
+}
+
+// postpone answers that the browser should come back. The id is sent again, because a
+// parser forgets the last one when a connection begins.
+func (c *conn) postpone(reason string) {
+	c.handler.postponed.Add(1)
+	c.header()
+	var b []byte
+	if c.request.resumes {
+		var positions []clientlib.Position
+		for _, s := range c.request.starts {
+			positions = append(positions, s.position)
+		}
+		b = appendID(b, positions)
+	}
+	_ = c.write(appendReconnect(b, reason, c.handler.retry())) && c.flush()
+}
+
+// refuse answers an error of a stream.
+func (c *conn) refuse(err error) {
+	var e *clientlib.Error
+	if errors.As(err, &e) && e.Reason == clientlib.ReasonInvalidField {
+		c.handler.refuse(c.writer, http.StatusBadRequest, e.Reason, e.Field, e.Message)
+		return
+	}
+	c.handler.config.Logger.Warn("cannot subscribe for a browser", "error", err)
+	c.postpone(reasonUnavailable)
+}
+
+// round writes what there is, and reports whether the connection goes on.
+func (c *conn) round(ctx context.Context) bool {
+	b := batches.Get().(*batch)
+	defer b.release()
+	for {
+		switch {
+		case ctx.Err() != nil, c.handler.isClosed():
+			return false
+		case c.handler.draining():
+			return c.end(reasonDraining)
+		case c.expired():
+			return c.end(reasonTokenExpired)
+		}
+		over, err := c.collect(b)
+		switch {
+		case len(b.outs) > 0:
+			if !c.writeBatch(b) {
+				return false
+			}
+		case err != nil:
+			return c.end(reasonUnavailable)
+		case over:
+			return false
+		default:
+			return c.rest()
+		}
+	}
+}
+
+// collect fills a batch, from another stream first each time.
+func (c *conn) collect(b *batch) (over bool, err error) {
+	clear(b.outs)
+	b.outs, b.bytes = b.outs[:0], 0
+	over = true
+	c.turn++
+	for i := range c.cursors {
+		cursor := c.cursors[(i+c.turn)%len(c.cursors)]
+		cursor.advance(b)
+		over = over && cursor.done
+		if cursor.err != nil {
+			err = cursor.err
+		}
+	}
+	return over, err
+}
+
+// rest sends a heartbeat if one is due, and sets the timer for the next.
+func (c *conn) rest() bool {
+	now := time.Now()
+	if due := c.wrote.Add(c.handler.config.Heartbeat); !now.Before(due) {
+		b := append(appendID([]byte(":\n"), c.positions), '\n')
+		if !c.write(b) || !c.flush() {
+			return false
+		}
+	}
+	next := c.wrote.Add(c.handler.config.Heartbeat)
+	if !c.grant.Expires.IsZero() && c.grant.Expires.Before(next) {
+		next = c.grant.Expires
+	}
+	c.timer.Reset(max(time.Until(next), time.Millisecond))
+	return true
+}
+
+func (c *conn) expired() bool {
+	return !c.grant.Expires.IsZero() && !time.Now().Before(c.grant.Expires)
+}
+
+// end sends advice to come back. It returns false.
+func (c *conn) end(reason string) bool {
+	_ = c.write(appendReconnect(appendID(nil, c.positions), reason, c.handler.retry())) && c.flush()
+	return false
+}
+
+// writeBatch writes events with their ids.
+func (c *conn) writeBatch(b *batch) bool {
+	b.text = b.text[:0]
+	frames := uint64(0)
+	for _, o := range b.outs {
+		c.positions[o.stream] = o.after
+		switch o.kind {
+		case frame:
+			b.text = appendID(b.text, c.positions)
+			frames++
+		case passing:
+			frames++
+		}
+		if len(o.block) > batchBytes { // not copied
+			if !c.write(b.text) || !c.write(o.block) {
+				return false
+			}
+			b.text = b.text[:0]
+		} else {
+			b.text = append(b.text, o.block...)
+		}
+		switch o.kind {
+		case gap:
+			b.text = append(appendID(b.text, c.positions), '\n')
+			c.handler.gaps.Add(1)
+		case missedGap:
+			c.handler.gaps.Add(1)
+		}
+	}
+	c.handler.frames.Add(frames)
+	return c.write(b.text) && c.flush()
+}
+
+// write hands bytes to the server, in parts that each have the write timeout.
+func (c *conn) write(b []byte) bool {
+	for len(b) > 0 {
+		part := b[:min(len(b), writeBytes)]
+		b = b[len(part):]
+		c.wrote = time.Now()
+		_ = c.control.SetWriteDeadline(c.wrote.Add(c.handler.config.WriteTimeout))
+		if _, err := c.writer.Write(part); err != nil {
+			return c.failed(err)
+		}
+		c.handler.bytes.Add(uint64(len(part)))
+	}
+	return true
+}
+
+func (c *conn) flush() bool {
+	if err := c.control.Flush(); err != nil {
+		return c.failed(err)
+	}
+	if c.clears {
+		_ = c.control.SetWriteDeadline(time.Time{})
+	}
+	return true
+}
+
+func (c *conn) failed(err error) bool {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.handler.slow.Add(1)
+	case errors.Is(err, http.ErrNotSupported):
+		c.handler.config.Logger.Error("the server's ResponseWriter has no Flush and unwraps to none, which event streams need")
+	}
+	return false
+}
+
+// retry is how long a browser should wait. It differs, so that those that were ended
+// together do not come back together.
+func (h *Handler) retry() time.Duration {
+	return h.config.Retry + rand.N(2*h.config.Retry)
+}

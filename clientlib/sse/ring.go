@@ -1,0 +1,154 @@
+package sse
+
+import (
+	"sort"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+)
+
+// kind is what an entry is.
+type kind uint8
+
+const (
+	durable kind = iota
+	ephemeral
+	// loss is a Gap that moves the position.
+	loss
+	// missed is a Gap of ephemeral frames only.
+	missed
+	status
+	// closed is only in pages: a ring's relay tells of it.
+	closed
+)
+
+// ofNumbering reports whether an entry has its place among durable frames: who comes to
+// the ring behind it has had it. The others are for everybody who was there when they
+// came.
+func (k kind) ofNumbering() bool { return k == durable || k == loss || k == closed }
+
+// entry is an event of a stream, encoded for all who get it. It does not change once it
+// can be seen, but for blocks that are added under the relay's mutex.
+type entry struct {
+	kind kind
+	// after is the position after it.
+	after clientlib.Position
+	// frame is nil if it is none.
+	frame *clientlib.Frame
+	// blocks are the event in each form; nil in one that nobody has asked for.
+	blocks [forms][]byte
+	size   int
+}
+
+// entryOverhead is about what an entry takes beside its bytes.
+const entryOverhead = 256
+
+// newEntry encodes a frame in the forms wanted.
+func newEntry(stream clientlib.Stream, f *clientlib.Frame, after clientlib.Position, wanted [forms]bool) *entry {
+	e := &entry{kind: durable, after: after, frame: f, size: entryOverhead + len(f.Payload)}
+	if f.Ephemeral {
+		e.kind = ephemeral
+	}
+	for as, want := range wanted {
+		if want {
+			e.encode(stream, form(as)) //nolint:gosec // one of two
+		}
+	}
+	return e
+}
+
+// newNotice is an entry whose block is the same in all forms.
+func newNotice(k kind, after clientlib.Position, block []byte) *entry {
+	return &entry{kind: k, after: after, blocks: [forms][]byte{block, block}, size: entryOverhead + len(block)}
+}
+
+// encode adds a form and returns by how much the entry grew.
+func (e *entry) encode(stream clientlib.Stream, as form) int {
+	if e.frame == nil || e.blocks[as] != nil {
+		return 0
+	}
+	e.blocks[as] = frameBlock(stream, e.frame, as)
+	e.size += len(e.blocks[as])
+	return len(e.blocks[as])
+}
+
+// ring has the newest entries of a stream. They are counted from its beginning: entry
+// number base is the oldest there, and end is that of the next.
+type ring struct {
+	entries   []*entry
+	base, end uint64
+	bytes     int
+	// since is the number of the first entry of the current numbering, and before the
+	// position before the oldest entry of it that is there. Only in it positions are
+	// found: others are judged by a server.
+	since  uint64
+	before clientlib.Position
+	// reopens is true if the stream was closed when 0-0 became before: then 0-0 may
+	// be from before that numbering, which a server judges.
+	reopens bool
+	// lost is the number after the last dropped entry that some may miss for ever:
+	// an ephemeral frame, or a notice of such.
+	lost uint64
+}
+
+// restart begins a numbering at a position.
+func (r *ring) restart(at clientlib.Position, reopens bool) {
+	r.since, r.before, r.reopens = r.end, at, reopens
+}
+
+func (r *ring) add(e *entry) {
+	r.entries = append(r.entries, e)
+	r.end++
+	r.bytes += e.size
+}
+
+// trim drops the oldest entries until limit bytes are left, or the newest entry alone.
+func (r *ring) trim(limit int) {
+	for r.bytes > limit && len(r.entries) > 1 {
+		r.drop()
+	}
+}
+
+// empty drops all.
+func (r *ring) empty() {
+	for len(r.entries) > 0 {
+		r.drop()
+	}
+}
+
+func (r *ring) drop() {
+	e := r.entries[0]
+	r.entries[0] = nil
+	if r.entries = r.entries[1:]; len(r.entries) == 0 {
+		r.entries = nil
+	}
+	switch {
+	case e.kind == ephemeral || e.kind == missed:
+		r.lost = r.base + 1
+	case e.kind == durable && r.base >= r.since:
+		r.before, r.reopens = e.after, false
+	}
+	r.base++
+	r.bytes -= e.size
+}
+
+func (r *ring) at(number uint64) *entry { return r.entries[number-r.base] }
+
+// find returns the number of the entry that follows a position; ok is false if the ring
+// does not tell. judged is true if a server took the position a moment ago.
+func (r *ring) find(p clientlib.Position, judged bool) (number uint64, ok bool) {
+	first := max(r.since, r.base)
+	if p == r.before && (judged || !r.reopens) {
+		return first, true
+	}
+	n := r.end - first
+	i := uint64(sort.Search(int(n), func(i int) bool { //nolint:gosec // entries in memory
+		return r.at(first+uint64(i)).after.Sequence >= p.Sequence //nolint:gosec // not negative
+	}))
+	// What follows the frame begins right behind it. An entry of another kind has the
+	// position of the frame before it, which then is not in the ring, or is before.
+	if i == n {
+		return 0, false
+	}
+	e := r.at(first + i)
+	return first + i + 1, e.kind == durable && e.after == p
+}
