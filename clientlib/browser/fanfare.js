@@ -256,10 +256,12 @@ export class Subscription {
   }
 
   #takeIds(lastEventId) {
-    this.#heard = true;
-    this.#failures = 0;
-    this.#refreshed = false;
-    this.#track.takeIds(lastEventId);
+    if (lastEventId !== '') {
+      this.#heard = true;
+      this.#failures = 0;
+      this.#refreshed = false;
+      this.#track.takeIds(lastEventId);
+    }
   }
 
   #takeEvent({ type, data, lastEventId }) {
