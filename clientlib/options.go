@@ -25,7 +25,8 @@ const (
 // TokenSource returns a bearer token for calls. It is called before each call, one
 // call at a time, so it should keep its token. refresh is true if the server refused
 // the token returned last with UNAUTHENTICATED, or if that is a JSON Web Token that
-// expires within ten seconds: then a new one is wanted.
+// expires within ten seconds, or within a minute or a fifth of its time while a session
+// uses it: then a new one is wanted.
 type TokenSource func(ctx context.Context, refresh bool) (string, error)
 
 // Option configures a [Client].

@@ -50,6 +50,10 @@ type session struct {
 	subscribes   []*member
 	// retryIn is what Closing asked for.
 	retryIn time.Duration
+	// token is to be sent; empty: none is. authenticated gets when the one that was sent
+	// expires.
+	token         string
+	authenticated chan time.Time
 }
 
 // phase is where a member stands in the current call.
@@ -198,6 +202,9 @@ func (s *session) credit(m *member) {
 func (s *session) next() *fanfarev1.SessionRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if request := s.authenticateLocked(); request != nil {
+		return request
+	}
 	if len(s.unsubscribes) > 0 {
 		number := s.unsubscribes[0]
 		s.unsubscribes = s.unsubscribes[1:]
@@ -248,6 +255,7 @@ func (s *session) beginCall() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.connected, s.numbers, s.retryIn = true, map[uint32]*member{}, 0
+	s.token, s.authenticated = "", make(chan time.Time, 1)
 	for m := range s.members {
 		s.enqueueLocked(m)
 	}

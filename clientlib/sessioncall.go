@@ -3,6 +3,7 @@ package clientlib
 import (
 	"context"
 	"io"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -80,14 +81,14 @@ func (s *session) call(ctx context.Context, r *recovery) *Error {
 		return errorOf(err)
 	}
 	s.beginCall()
-	sending := make(chan struct{})
-	go func() {
-		defer close(sending)
-		s.send(ctx, call)
-	}()
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.send(ctx, call) })
+	if r.access.tokens.source != nil {
+		tasks.Go(func() { s.renewTokens(ctx, &r.access) })
+	}
 	defer func() {
 		cancel(nil)
-		<-sending
+		tasks.Wait()
 	}()
 	for {
 		idle.start()
@@ -129,6 +130,9 @@ func (s *session) dispatch(response *fanfarev1.SessionResponse, r *recovery) *Er
 		s.retryIn = response.GetClosing().GetRetryIn().AsDuration()
 		return nil
 	case response.GetProgress() != nil:
+		return nil
+	case response.GetAuthenticated() != nil:
+		s.authenticatedLocked(response.GetAuthenticated().GetExpires())
 		return nil
 	case response.GetUnsubscribed() != nil:
 		s.unsubscribedLocked(response.GetNumbers())

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -57,24 +58,30 @@ func (c *tokenCache) get(ctx context.Context, refused string) (string, error) {
 	return token, nil
 }
 
-// expiresSoon reports whether token is a JSON Web Token (RFC 7519) whose expiration
-// time is near or past. It verifies nothing.
+// expiresSoon reports whether token is a JSON Web Token whose expiration time is near or
+// past.
 func expiresSoon(token string) bool {
+	expires, known := expiryOf(token)
+	return known && expires.Before(time.Now().Add(expiryMargin).Truncate(time.Second))
+}
+
+// expiryOf is when a JSON Web Token (RFC 7519) expires. It verifies nothing.
+func expiryOf(token string) (expires time.Time, known bool) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return false
+		return time.Time{}, false
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return false
+		return time.Time{}, false
 	}
 	var claims struct {
 		Expires *float64 `json:"exp"`
 	}
 	if json.Unmarshal(payload, &claims) != nil || claims.Expires == nil {
-		return false
+		return time.Time{}, false
 	}
-	return *claims.Expires < float64(time.Now().Add(expiryMargin).Unix())
+	return time.Unix(int64(min(*claims.Expires, math.MaxInt32<<8)), 0), true
 }
 
 // access is how one thing that calls again and again shows who it is.

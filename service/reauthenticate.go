@@ -66,8 +66,9 @@ func authenticatedSession(caller *auth.Identity) *fanfarev1.SessionResponse {
 
 func otherSubject() *failure {
 	return &failure{
-		code:    codes.PermissionDenied,
-		reason:  fanfarev1.ErrorReason_ERROR_REASON_PERMISSION_DENIED,
+		// Not PERMISSION_DENIED, which is final: a new call with that token is fine.
+		code:    codes.Unauthenticated,
+		reason:  fanfarev1.ErrorReason_ERROR_REASON_UNAUTHENTICATED,
 		message: "the new token is another caller's; begin a call of its own with it",
 	}
 }
