@@ -10,7 +10,7 @@ import (
 // had been made to lead to 127.0.0.1, and the service answered whatever Host it
 // was asked for.
 func TestLoopbackOnly(t *testing.T) {
-	served := LoopbackOnly(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	served := LoopbackOnly(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), func(origin string) bool { return origin == "https://allowed.example" })
 	for _, test := range []struct {
 		host, origin string
 		allowed      bool

@@ -11,80 +11,113 @@ import (
 
 	"golang.org/x/net/netutil"
 
-	"github.com/fanfare-io/fanfare/backlog"
 	"github.com/fanfare-io/fanfare/service"
-	"github.com/fanfare-io/fanfare/service/hub"
 	"github.com/fanfare-io/fanfare/service/replica"
 )
 
+// webTimeouts bound what a client may take its time for. Event streams and streaming
+// calls replace all but the first by bounds of their own, for each write.
+type webTimeouts struct {
+	// header bounds the reading of a request's header: clients send it with the
+	// connection.
+	header time.Duration
+	// read bounds the reading of a request, and write, from its header on, that and its
+	// answer: a batch of 4 MiB has to pass a slow line.
+	read, write time.Duration
+	// idle lets go of clients that ask nothing more. It is longer than proxies keep
+	// connections of theirs, so that none loses a request in the moment of an end.
+	idle time.Duration
+	// shutdown bounds the wait for answers under way at the end.
+	shutdown time.Duration
+}
+
+var defaultWebTimeouts = webTimeouts{
+	header: 5 * time.Second, read: 30 * time.Second, write: 30 * time.Second, idle: 90 * time.Second, shutdown: time.Second,
+}
+
 const (
-	// maxWebConns bounds the connections: each takes a file descriptor, of which
-	// publishers and subscribers need theirs. A further client takes the place of
-	// another.
-	maxWebConns = 64
-	// webHeaderTimeout bounds the reading of a request's header: clients send it with
-	// the connection.
-	webHeaderTimeout = time.Second
-	// webTimeout bounds the reading of a request, and apart from it the writing of
-	// its answer. Answers come from memory.
-	webTimeout = 2 * time.Second
-	// webIdleTimeout lets go of clients that ask nothing more.
-	webIdleTimeout = 15 * time.Second
-	// webShutdownTimeout bounds the wait for answers under way at the end.
-	webShutdownTimeout = time.Second
-	maxWebHeaderBytes  = 8 << 10
+	maxWebHeaderBytes = 16 << 10
+	// maxWebStreams bounds the requests of one connection over HTTP/2.
+	maxWebStreams = 250
+	// webDeadTime is after how long of silence a connection over HTTP/2 is asked whether
+	// it is still there.
+	webDeadTime = 30 * time.Second
 )
 
-// webServer serves HTTP from before the store is open until everything else has
-// ended, so that a probe is always answered.
+// webServer serves HTTP/1.1 and HTTP/2 without TLS from before the store is open until
+// everything else has ended, so that a probe is always answered.
 type webServer struct {
-	server *http.Server
-	lis    net.Listener
+	server   *http.Server
+	lis      net.Listener
+	places   *webPlaces
+	timeouts webTimeouts
 	// handler answers; it is set before run.
 	handler atomic.Pointer[http.Handler]
 }
 
 // startWeb starts to serve on --http. It returns nil if that is off, or if nobody
 // chose it and its port is in use: a second server on a host needs another port
-// for clients, and should need nothing more.
-func (o *serveOptions) startWeb(ctx context.Context, parts *replica.Parts, logger *slog.Logger) (*webServer, error) {
+// for clients, and should need nothing more. own is true if only this host, and none of
+// its browsers' foreign pages, may use it where it is bound to loopback.
+func (o *webOptions) startWeb(ctx context.Context, parts *replica.Parts, first http.Handler, own bool, logger *slog.Logger) (*webServer, error) {
 	if o.http == httpOff {
 		return nil, nil
 	}
 	lis, err := listen(ctx, "http", o.http, logger)
 	if inUse := (*portInUseError)(nil); errors.As(err, &inUse) && !o.setHTTP {
-		logger.Warn("the health page is not served: its port is in use; choose another one with --http", "address", o.http)
+		logger.Warn("nothing is served over HTTP: its port is in use; choose another one with --http", "address", o.http)
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	w := newWebServer(lis, logger)
-	w.answer(o.waitingPage(logger))
+	w := newWebServer(lis, o.connections(logger), defaultWebTimeouts, logger)
+	if tcp, ok := lis.Addr().(*net.TCPAddr); own && ok && tcp.IP.IsLoopback() {
+		w.server.Handler = service.LoopbackOnly(w.server.Handler, originMatcher(o.allowedOrigins))
+	}
+	w.answer(first)
 	parts.Start("http", w.run)
 	return w, nil
 }
 
-func newWebServer(lis net.Listener, logger *slog.Logger) *webServer {
-	// One more than there are places: that which takes one.
-	w := &webServer{lis: netutil.LimitListener(lis, maxWebConns+1)}
-	var handler http.Handler = http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
-		(*w.handler.Load()).ServeHTTP(response, request)
-	})
-	if tcp, ok := lis.Addr().(*net.TCPAddr); ok && tcp.IP.IsLoopback() {
-		handler = service.LoopbackOnly(handler)
+// newWebServer serves on lis so many connections with streams, and some others.
+func newWebServer(lis net.Listener, connections int, timeouts webTimeouts, logger *slog.Logger) *webServer {
+	w := &webServer{
+		// One more than there are places: that which takes one.
+		lis:      netutil.LimitListener(lis, connections+webReserve+1),
+		places:   newWebPlaces(connections, webReserve),
+		timeouts: timeouts,
 	}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
 	w.server = &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: webHeaderTimeout,
-		ReadTimeout:       webTimeout,
-		WriteTimeout:      webTimeout,
-		IdleTimeout:       webIdleTimeout,
+		Handler: guardedWeb(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+			(*w.handler.Load()).ServeHTTP(response, request)
+		}), logger),
+		Protocols:         &protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxWebStreams, SendPingTimeout: webDeadTime, WriteByteTimeout: timeouts.write},
+		ReadHeaderTimeout: timeouts.header,
+		ReadTimeout:       timeouts.read,
+		WriteTimeout:      timeouts.write,
+		IdleTimeout:       timeouts.idle,
 		MaxHeaderBytes:    maxWebHeaderBytes,
-		ConnState:         newWebPlaces(maxWebConns).changed,
-		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		ConnState:         w.places.changed,
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, webConn{}, conn)
+		},
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 	return w
+}
+
+// webConn is the key of a request's connection in its context.
+type webConn struct{}
+
+// hold has the connection of a request keep its place for a stream.
+func (w *webServer) hold(r *http.Request) (release func(), ok bool) {
+	conn, _ := r.Context().Value(webConn{}).(net.Conn)
+	return w.places.hold(conn)
 }
 
 // answer has h answer from here on. A nil webServer has nobody to answer.
@@ -95,7 +128,7 @@ func (w *webServer) answer(h http.Handler) {
 }
 
 // run serves until ctx ends, then lets the answers under way out, and returns
-// nil. It closes the socket.
+// nil. It closes the socket. Streams have been told to go before, or are cut.
 func (w *webServer) run(ctx context.Context) error {
 	served := make(chan error, 1)
 	go func() { served <- w.server.Serve(w.lis) }()
@@ -104,7 +137,7 @@ func (w *webServer) run(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), webShutdownTimeout)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.timeouts.shutdown)
 	defer cancel()
 	err := w.server.Shutdown(ending)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -121,15 +154,3 @@ func (w *webServer) url(path string) string {
 	}
 	return "http://" + w.lis.Addr().String() + path
 }
-
-// waitingPage is the health page before there is a store.
-func (o *serveOptions) waitingPage(logger *slog.Logger) http.Handler {
-	return service.New(absentStore{}, nil, absentBus{}, o.serviceConfig(logger)).HTTPHandler()
-}
-
-// absentStore and absentBus stand for those that are not there yet. The health
-// page asks nothing of them, as nobody runs the server that it is of.
-type (
-	absentStore struct{ backlog.Store }
-	absentBus   struct{ hub.Bus }
-)

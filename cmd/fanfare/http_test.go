@@ -82,7 +82,7 @@ func TestHealthOverHTTP(t *testing.T) {
 	if alive := get(t, livez); alive.status != http.StatusOK {
 		t.Errorf("alive: %+v", alive)
 	}
-	if other := get(t, strings.Replace(url, "/healthz", "/", 1)); other.status != http.StatusNotFound {
+	if other := get(t, strings.Replace(url, "/healthz", "/nothing", 1)); other.status != http.StatusNotFound {
 		t.Errorf("another page: %+v", other)
 	}
 	p.signal(syscall.SIGTERM)
@@ -168,7 +168,7 @@ func TestHTTPPortInUse(t *testing.T) {
 	}
 	second := start(t, nil, arguments()...)
 	address := second.stdout.await(t, `serving on (\S+); try: `)[1]
-	if out := second.stdout.String(); !strings.Contains(out, "\nhealth not over HTTP: "+defaultHTTPAddress+" is in use\n") {
+	if out := second.stdout.String(); !strings.Contains(out, "\nnothing over HTTP: "+defaultHTTPAddress+" is in use\n") {
 		t.Errorf("printed %q", out)
 	}
 	warnings := strings.Count(second.stderr.String(), "level=WARN")

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,10 +17,11 @@ import (
 // descriptors, so that no subscriber could connect. Only a few are kept, each for a
 // short time, and probes take the place of one.
 func TestSlowHTTPClients(t *testing.T) {
-	s := startEmbedded(t)
+	const streams, places = 10, 10 + webReserve
+	s := startEmbedded(t, "--http-max-connections", fmt.Sprint(streams))
 	url := healthURL(t, s.stdout)
 	address := strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/healthz")
-	const clients = 3 * maxWebConns
+	const clients = 3 * places
 	before := openFiles(t)
 	for range clients {
 		conn, err := net.Dial("tcp", address)
@@ -34,9 +36,9 @@ func TestSlowHTTPClients(t *testing.T) {
 	// The clients' ends are of this process, too.
 	taken := func() int { return openFiles(t) - before - clients }
 	// About: connections of the start end meanwhile.
-	eventually(t, "as many are accepted as may be", func() bool { return taken() >= maxWebConns-10 })
+	eventually(t, "as many are accepted as may be", func() bool { return taken() >= places-10 })
 	mustRun(t, "", "publish", "c", "s", "--data", "x", "--server", s.address)
-	if n := taken(); n > maxWebConns+10 { // and those of the publish
+	if n := taken(); n > places+10 { // and those of the publish
 		t.Errorf("%d files are open for %d clients", n, clients)
 	}
 	if p := get(t, url); p.status != http.StatusOK {
@@ -50,11 +52,11 @@ func TestSlowHTTPClients(t *testing.T) {
 // second, so a few silent clients had it restart a server that was well. A new
 // connection takes the place of a silent one.
 func TestSilentHTTPClients(t *testing.T) {
-	s := startEmbedded(t)
+	s := startEmbedded(t, "--http-max-connections", "10")
 	url := healthURL(t, s.stdout)
 	address := strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/healthz")
 	// Those that waited in turn would take longer than the limit below.
-	const clients, limit = 10 * maxWebConns, 5 * time.Second
+	const clients, limit = 10 * webReserve, 5 * time.Second
 	for range clients {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {

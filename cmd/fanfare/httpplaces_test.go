@@ -23,7 +23,7 @@ func (c *watchedConn) Close() error {
 // longest, whatever that is about, and no sooner than that had time to ask.
 func TestNewHTTPClientTakesAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		places := newWebPlaces(4)
+		places := newWebPlaces(0, 4)
 		add := func() (conn *watchedConn, took time.Duration) {
 			conn = &watchedConn{}
 			began := time.Now()
@@ -73,6 +73,63 @@ func TestNewHTTPClientTakesAPlace(t *testing.T) {
 		places.changed(conns[5], http.StateClosed)
 		if _, took := add(); took != 0 || conns[6].closed {
 			t.Errorf("waited for %s although a connection had ended", took)
+		}
+	})
+}
+
+// A connection with a stream keeps its place, however long nothing happens on it and
+// whoever comes, until the stream has ended; there are as many such as there may be, and
+// places beside them.
+func TestHTTPStreamsKeepTheirPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		places := newWebPlaces(2, 3)
+		add := func() *watchedConn {
+			elapse(webPatience)
+			conn := &watchedConn{}
+			places.changed(conn, http.StateNew)
+			return conn
+		}
+		first, second, third := add(), add(), add()
+		end, ok := places.hold(first)
+		again, both := places.hold(first)
+		if !ok || !both {
+			t.Fatal("a connection may not hold two streams, and there is room for two")
+		}
+		if _, ok := places.hold(second); ok {
+			t.Error("a third stream was let in")
+		}
+		again()
+		endSecond, ok := places.hold(second)
+		if !ok {
+			t.Error("the place of a stream that has ended was not given back")
+		}
+		for range 20 {
+			places.changed(first, http.StateActive)
+			add()
+		}
+		if first.closed || second.closed {
+			t.Error("a stream lost its place")
+		}
+		if !third.closed {
+			t.Error("a connection without a stream kept its place")
+		}
+		if _, ok := places.hold(third); ok {
+			t.Error("a connection holds a stream that has lost its place")
+		}
+		if n := len(places.taken); n != 5 {
+			t.Errorf("%d connections have a place", n)
+		}
+		end()
+		for range 20 {
+			add()
+		}
+		if !first.closed {
+			t.Error("a connection whose stream has ended kept its place")
+		}
+		places.changed(second, http.StateClosed)
+		endSecond()
+		if n := places.streams; n != 0 {
+			t.Errorf("%d streams are held, and all have ended", n)
 		}
 	})
 }

@@ -18,11 +18,11 @@ import (
 type serveOptions struct {
 	storeOptions
 	auth       authOptions
+	web        webOptions
 	replicas   int
 	listenURL  string
 	migrate    string
 	grpc       string
-	http       string
 	remote     bool
 	drainDelay time.Duration
 	instance   string
@@ -40,15 +40,9 @@ type serveOptions struct {
 	// setBacklog is true if backlog was given: it then becomes the store's
 	// default.
 	setBacklog bool
-	// setHTTP is true if http was given: a port that is in use is then an error.
-	setHTTP bool
 }
 
 const (
-	defaultHTTPAddress = "127.0.0.1:7480"
-	// httpOff is the value of --http that serves no HTTP.
-	httpOff = "off"
-
 	defaultMaxSubscriptions        = 100_000
 	defaultMaxSessionSubscriptions = 100_000
 	// mostSubscriptions is far above what one machine holds.
@@ -84,6 +78,10 @@ frames instead of holding a connection that listens, for databases and poolers
 that cannot LISTEN: frames come up to that much later, and ephemeral ones are
 refused.
 
+Over HTTP (--http) it serves the console, event streams for browsers, JSON for
+curl and everything else, the Connect protocol and gRPC-Web; /openapi.json
+describes it. Put a proxy in front for TLS.
+
 Without authentication it serves this host only. With --jwt-secret-file,
 --jwt-public-key-file or --jwt-jwks-url callers need tokens, which say what they may
 do, and it may serve other hosts. Connections over a Unix socket need none: the mode
@@ -98,7 +96,10 @@ of the socket decides.`,
   fanfare serve --store postgres://pooler:6432/app --migrate off --poll-interval 1s`,
 		Args: noArguments,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
-			o.setBacklog, o.setHTTP = cmd.Flags().Changed("backlog"), cmd.Flags().Changed("http")
+			o.setBacklog = cmd.Flags().Changed("backlog")
+			if err := o.web.check(cmd); err != nil {
+				return err
+			}
 			if err := o.check(cmd.Context(), p.env, cmd.Flags()); err != nil {
 				return err
 			}
@@ -116,13 +117,14 @@ of the socket decides.`,
 
 func (o *serveOptions) addFlags(cmd *cobra.Command) {
 	o.storeOptions.addFlags(cmd)
+	o.web.addFlags(cmd)
 	o.auth.addFlags(cmd)
 	f := cmd.Flags()
 	f.IntVar(&o.replicas, "replicas", 1, "how many servers share the store: at start each checks whether the database allows the connections of all (PostgreSQL only)")
 	f.StringVar(&o.listenURL, "listen-database-url", "", "the database's direct URL for LISTEN and migrations, if --store leads through a pooler (PostgreSQL only)")
 	f.StringVar(&o.migrate, "migrate", "auto", "auto: create or update the schema first; off: expect fanfare migrate to have done it (PostgreSQL only)")
 	f.StringVar(&o.grpc, "grpc", defaultAddress, "where to serve: host:port, or unix:///PATH for a socket with mode 0600")
-	f.StringVar(&o.http, "http", defaultHTTPAddress, "where to serve /healthz and /livez over HTTP: as --grpc, or "+httpOff+"; if it is not given and its port is in use, it is off")
+	f.StringVar(&o.web.http, "http", defaultHTTPAddress, "where to serve the console, event streams, JSON and health pages over HTTP: as --grpc, or "+httpOff+"; if it is not given and its port is in use, it is off")
 	f.BoolVar(&o.remote, "insecure-allow-remote", false, "serve other hosts too: whoever reaches the address may publish and read everything")
 	f.Int64Var(&o.backlog, "backlog", 1000, "how many of a stream's newest frames a new subscriber may replay; if given, it is stored as the store's default")
 	f.IntVar(&o.maxFrameBytes, "max-frame-bytes", 0, "the largest payload; 0: the store's setting, 1 MiB in a new one")
@@ -211,14 +213,14 @@ func (o *serveOptions) checkAddresses(ctx context.Context) error {
 	if err := checkAddress(ctx, "grpc", o.grpc, remote); err != nil {
 		return err
 	}
-	if o.http == httpOff {
+	if o.web.http == httpOff {
 		return nil
 	}
-	if err := checkAddress(ctx, "http", o.http, remote); err != nil {
+	if err := checkAddress(ctx, "http", o.web.http, remote); err != nil {
 		return err
 	}
-	if o.setHTTP && o.http == o.grpc && !strings.HasSuffix(o.http, ":0") {
-		return usagef("--grpc and --http are both %s: each needs an address of its own", o.http)
+	if o.web.setHTTP && o.web.http == o.grpc && !strings.HasSuffix(o.web.http, ":0") {
+		return usagef("--grpc and --http are both %s: each needs an address of its own", o.web.http)
 	}
 	return nil
 }

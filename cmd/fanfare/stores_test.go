@@ -27,8 +27,9 @@ func TestServeWithNothingConfigured(t *testing.T) {
 	file := filepath.Join(home, ".local", "share", "fanfare", "fanfare.db")
 	first := launchAtHome(t, "HOME="+home)
 	banner := strings.Split(first.stdout.String(), "\n")
-	if len(banner) != 4 || banner[0] != "data in "+file || !strings.HasPrefix(banner[1], "health on http://127.0.0.1:") ||
-		banner[2] != "serving on "+first.address+"; try: fanfare subscribe chat/messages lobby --server "+first.address {
+	if len(banner) != 5 || banner[0] != "data in "+file || !strings.HasPrefix(banner[1], "health on http://127.0.0.1:") ||
+		!strings.HasPrefix(banner[2], "console on http://127.0.0.1:") ||
+		banner[3] != "serving on "+first.address+"; try: fanfare subscribe chat/messages lobby --server "+first.address {
 		t.Errorf("printed %q", banner)
 	}
 	if info, err := os.Stat(filepath.Dir(file)); err != nil || info.Mode().Perm() != 0o700 {

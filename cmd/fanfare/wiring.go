@@ -51,7 +51,7 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *replica
 		return err
 	}
 	parts.AtEnd(func() { _ = lis.Close() })
-	web, err := o.startWeb(ctx, parts, logger)
+	web, err := o.web.startWeb(ctx, parts, o.waitingPage(logger), !o.auth.configured() && !o.remote, logger)
 	if err != nil {
 		return err
 	}
@@ -65,8 +65,14 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *replica
 	config := o.serviceConfig(logger)
 	config.Verifier = verifier
 	server := parts.StartServer(store, o.hubConfig(logger), config)
-	web.answer(server.HTTPHandler())
-	return p.serveUntil(ctx, server, lis, parts, o.banner(lis, web), logger)
+	var over *site
+	if web != nil {
+		if over, err = o.openSite(web, server.HTTPHandler(), verifier, store.MaxFrameBytes, logger); err != nil {
+			return err
+		}
+		parts.AtEnd(func() { over.close(server.HTTPHandler()) })
+	}
+	return p.serveUntil(ctx, server, lis, over, o.drainDelay, parts, o.banner(lis, web), logger)
 }
 
 // unlessEnding returns the error of opening a store, or nil if ctx has ended: a
@@ -115,9 +121,10 @@ func (o *serveOptions) awaitPostgreSQL(ctx context.Context, lis socket, logger *
 
 // serveUntil serves until ctx ends, which drains the server, or a part fails. It
 // prints the banner when the server is ready.
-func (p *program) serveUntil(ctx context.Context, server *service.Server, lis net.Listener, parts *replica.Parts, banner string, logger *slog.Logger) error {
+func (p *program) serveUntil(ctx context.Context, server *service.Server, lis net.Listener, over *site, delay time.Duration, parts *replica.Parts, banner string, logger *slog.Logger) error {
 	g := grpc.NewServer(server.ServerOptions()...)
 	server.Register(g)
+	over.serveInside(g)
 	serving := make(chan error, 1)
 	go func() { serving <- g.Serve(lis) }()
 	watchCtx, cancel := context.WithCancel(ctx)
@@ -133,7 +140,14 @@ func (p *program) serveUntil(ctx context.Context, server *service.Server, lis ne
 			ready = nil
 		case <-ctx.Done():
 			logger.Info("ending; a second signal ends it at once")
-			return server.Drain(context.WithoutCancel(ctx), g)
+			told := make(chan struct{})
+			go func() {
+				defer close(told)
+				over.drain(context.WithoutCancel(ctx), delay)
+			}()
+			err := server.Drain(context.WithoutCancel(ctx), g)
+			<-told
+			return err
 		case err := <-serving:
 			g.Stop()
 			return fmt.Errorf("serve on %s: %w", lis.Addr(), err)
@@ -216,9 +230,9 @@ func (o *serveOptions) banner(lis net.Listener, web *webServer) string {
 	fmt.Fprintf(&b, "data in %s\n", o.place())
 	switch {
 	case web != nil:
-		fmt.Fprintf(&b, "health on %s\n", web.url("/healthz"))
-	case o.http != httpOff:
-		fmt.Fprintf(&b, "health not over HTTP: %s is in use\n", o.http)
+		fmt.Fprintf(&b, "health on %s\nconsole on %s\n", web.url("/healthz"), web.url("/"))
+	case o.web.http != httpOff:
+		fmt.Fprintf(&b, "nothing over HTTP: %s is in use\n", o.web.http)
 	}
 	address, option := addressText(lis.Addr()), ""
 	if address != defaultAddress {

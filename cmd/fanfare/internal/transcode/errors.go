@@ -106,9 +106,19 @@ func withJSONErrors(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e := &errorWriter{ResponseWriter: w}
 		next.ServeHTTP(e, r)
-		if e.status != 0 {
-			writeProblem(w, e.status, e.problem())
+		if e.status == 0 {
+			return
 		}
+		w.Header().Del("Grpc-Status")
+		w.Header().Del("Grpc-Message")
+		p := e.problem()
+		if f := faultOf(r.Context()); f != nil && !f.begun && e.status >= http.StatusInternalServerError {
+			e.status, p.Code = http.StatusBadRequest, connect.CodeInvalidArgument.String()
+		}
+		if p.Reason == "" && p.Code == connect.CodeInvalidArgument.String() {
+			p.Reason = reasonField
+		}
+		writeProblem(w, e.status, p)
 	})
 }
 
@@ -173,9 +183,6 @@ func (e *errorWriter) problem() Problem {
 				p.Field = violation.Field
 			}
 		}
-	}
-	if p.Reason == "" && p.Code == connect.CodeInvalidArgument.String() {
-		p.Reason = reasonField // what the transcoder could not read
 	}
 	return p
 }

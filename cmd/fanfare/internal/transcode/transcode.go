@@ -13,9 +13,9 @@ import (
 
 	"connectrpc.com/vanguard"
 	"golang.org/x/sync/semaphore"
-	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -70,6 +70,8 @@ type Handler struct {
 	upstream *upstream
 	rest     http.Handler
 	rpc      http.Handler
+	// methods are the paths of all calls, of those named by service and method.
+	methods map[string]bool
 	// calls are the places of unary calls; bodies counts bytes.
 	calls  *semaphore.Weighted
 	bodies *semaphore.Weighted
@@ -92,21 +94,26 @@ func New(config Config) (*Handler, error) {
 		bodies:       semaphore.NewWeighted(maxBodiesBytes),
 		maxBodyBytes: maxBodyBytes(config.MaxFrameBytes),
 	}
-	var rules annotations.Http
-	if err := protojson.Unmarshal(config.Rules, &rules); err != nil {
-		return nil, fmt.Errorf("read the rules: %w", err)
-	}
-	// A misspelt name in JSON that somebody wrote is an error; one that a generated
-	// client sends is of a newer protocol.
-	rest, err := h.newTranscoder(false, vanguard.WithRules(rules.GetRules()...))
+	described, err := annotated(config.Rules)
 	if err != nil {
 		return nil, err
 	}
-	rpc, err := h.newTranscoder(true)
+	// A misspelt name in JSON that somebody wrote is an error; one that a generated
+	// client sends is of a newer protocol.
+	rest, err := h.newTranscoder(false, vanguard.NewServiceWithSchema(described, h.upstream))
+	if err != nil {
+		return nil, err
+	}
+	var services []*vanguard.Service
+	for _, name := range serviceNames {
+		services = append(services, vanguard.NewService(name, h.upstream))
+	}
+	rpc, err := h.newTranscoder(true, services...)
 	if err != nil {
 		return nil, err
 	}
 	h.rest, h.rpc = withJSONErrors(rest), rpc
+	h.methods = methodPaths(fanfarev1.FanfareService_ServiceDesc, grpc_health_v1.Health_ServiceDesc)
 	return h, nil
 }
 
@@ -123,13 +130,13 @@ func maxBodyBytes(maxFrameBytes int) int64 {
 	return int64(max(backlog.MaxBatchBytes, maxFrameBytes)+framingBytes) * 4 / 3
 }
 
-func (h *Handler) newTranscoder(discardUnknown bool, options ...vanguard.TranscoderOption) (http.Handler, error) {
-	options = append(options,
+func (h *Handler) newTranscoder(discardUnknown bool, services ...*vanguard.Service) (http.Handler, error) {
+	transcoder, err := vanguard.NewTranscoder(services,
 		vanguard.WithCodec(func(types vanguard.TypeResolver) vanguard.Codec {
 			codec := vanguard.NewJSONCodec(types)
 			codec.MarshalOptions.EmitUnpopulated, codec.MarshalOptions.EmitDefaultValues = false, true
 			codec.UnmarshalOptions.DiscardUnknown = discardUnknown
-			return codec
+			return strictJSON{*codec}
 		}),
 		vanguard.WithCompression(vanguard.CompressionGzip, newCompressor, newDecompressor(h.maxBodyBytes)),
 		vanguard.WithDefaultServiceOptions(
@@ -138,13 +145,9 @@ func (h *Handler) newTranscoder(discardUnknown bool, options ...vanguard.Transco
 			// The server may be sent what was compressed, but is not: it is on the same
 			// machine or near, and its answers are not compressed.
 			vanguard.WithNoTargetCompression(),
+			vanguard.WithTypeResolver(protoregistry.GlobalTypes),
 			vanguard.WithMaxMessageBufferBytes(uint32(max(h.maxBodyBytes, maxResponseBytes))),
 		))
-	var services []*vanguard.Service
-	for _, name := range serviceNames {
-		services = append(services, vanguard.NewService(name, h.upstream))
-	}
-	transcoder, err := vanguard.NewTranscoder(services, options...)
 	if err != nil {
 		return nil, fmt.Errorf("make the transcoder: %w", err)
 	}
@@ -155,6 +158,19 @@ func (h *Handler) newTranscoder(discardUnknown bool, options ...vanguard.Transco
 var serviceNames = []string{
 	fanfarev1.FanfareService_ServiceDesc.ServiceName,
 	grpc_health_v1.Health_ServiceDesc.ServiceName,
+}
+
+func methodPaths(services ...grpc.ServiceDesc) map[string]bool {
+	paths := map[string]bool{}
+	for _, service := range services {
+		for _, method := range service.Methods {
+			paths["/"+service.ServiceName+"/"+method.MethodName] = true
+		}
+		for _, stream := range service.Streams {
+			paths["/"+service.ServiceName+"/"+stream.StreamName] = true
+		}
+	}
+	return paths
 }
 
 // Services are the paths, each with a slash at its end, below which calls are named by
@@ -180,7 +196,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if media == "application/json" || media == "application/proto" {
+		// Those who write requests by hand leave it out, and there is one version.
+		r.Header.Set("Connect-Protocol-Version", "1")
+	}
 	switch {
+	case !h.methods[r.URL.Path]:
+		refuse(w, http.StatusNotFound, "there is no such method")
 	case !isRPCType(media):
 		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json, application/proto, or that of the Connect protocol, gRPC or gRPC-Web")
 	case isStreaming(r.URL.Path):

@@ -32,6 +32,7 @@ func (h *Handler) serveUnary(w http.ResponseWriter, r *http.Request, next http.H
 	// The server ends the call before its answer could not be written any more.
 	ctx, cancel = context.WithTimeout(r.Context(), h.config.UnaryTimeout)
 	defer cancel()
+	ctx, _ = withFault(ctx)
 	r = r.WithContext(ctx)
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	next.ServeHTTP(w, r)

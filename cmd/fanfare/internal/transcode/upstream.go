@@ -1,6 +1,7 @@
 package transcode
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -66,7 +67,23 @@ func newUpstream(dial func(context.Context) (net.Conn, error), logger *slog.Logg
 }
 
 // ServeHTTP implements http.Handler.
-func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) { u.proxy.ServeHTTP(w, r) }
+func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f := faultOf(r.Context()); f != nil {
+		// The transcoder works while it is read. What it cannot read is not begun.
+		body, err := io.ReadAll(r.Body)
+		if err == nil && len(body) == 0 {
+			// A request has a length at least. Its error was told already.
+			err = errors.New("there is no request")
+		}
+		if err != nil {
+			endWith(w, codes.InvalidArgument, requestMessage(err))
+			return
+		}
+		f.begun = true
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	u.proxy.ServeHTTP(w, r)
+}
 
 func (u *upstream) close() { u.transport.CloseIdleConnections() }
 
@@ -96,9 +113,14 @@ func rewrite(r *httputil.ProxyRequest) {
 // unreachable answers a call that no server has answered, as gRPC does.
 func (u *upstream) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	code, message := u.statusOf(r.Context(), err)
+	endWith(w, code, message)
+}
+
+// endWith is an answer of gRPC that is nothing but an error.
+func endWith(w http.ResponseWriter, code codes.Code, message string) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Grpc-Status", strconv.Itoa(int(code)))
-	w.Header().Set("Grpc-Message", message)
+	w.Header().Set("Grpc-Message", url.PathEscape(message))
 	w.WriteHeader(http.StatusOK)
 }
 

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+	"github.com/fanfare-io/fanfare/clientlib/sse"
+	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/transcode"
+	"github.com/fanfare-io/fanfare/service/auth"
+)
+
+const (
+	// signedURLTime is how long a signed URL is good, unless less is asked for: a page
+	// asks for one each time that it connects.
+	signedURLTime       = time.Minute
+	maxSignedURLStreams = 50
+	// maxSignedURLBytes is above 50 streams with names of 255 bytes, each escaped.
+	maxSignedURLBytes = 256 << 10
+)
+
+// webAccess decides who may see streams over HTTP.
+type webAccess struct {
+	// verifier is nil if tokens are not required.
+	verifier *auth.Verifier
+	// cookie is the name of one that may hold a token; empty: none may.
+	cookie string
+	// signer is nil if URLs are not signed.
+	signer *sse.Signer
+}
+
+// authorize is the Authorize hook of the event streams.
+func (a *webAccess) authorize(r *http.Request, streams []clientlib.Stream) (sse.Grant, error) {
+	switch {
+	case a.verifier == nil && a.signer == nil:
+		return sse.Grant{}, nil
+	case a.signer != nil && (a.verifier == nil || r.URL.Query().Has("signature")):
+		return a.signer.Verify(r, streams)
+	}
+	identity, err := a.identify(r)
+	if err != nil {
+		return sse.Grant{}, err
+	}
+	if err := mayRead(identity, streams); err != nil {
+		return sse.Grant{}, err
+	}
+	return sse.Grant{Expires: identity.Deadline()}, nil
+}
+
+// identify says who sends a request. The error is a *sse.Refusal if that is not known
+// and will not be.
+func (a *webAccess) identify(r *http.Request) (*auth.Identity, error) {
+	if a.verifier == nil {
+		return auth.Trusted(), nil
+	}
+	token, err := a.token(r)
+	if err != nil {
+		return nil, err
+	}
+	identity, err := a.verifier.Verify(r.Context(), token)
+	switch {
+	case err == nil:
+		return identity, nil
+	case errors.Is(err, auth.ErrExpired):
+		return nil, &sse.Refusal{Status: http.StatusUnauthorized, Message: "the token has expired"}
+	case errors.Is(err, auth.ErrInvalid):
+		return nil, &sse.Refusal{Status: http.StatusUnauthorized, Message: "the token is not valid"}
+	default:
+		return nil, err
+	}
+}
+
+// token is that of the header Authorization, or else of the cookie.
+func (a *webAccess) token(r *http.Request) (string, error) {
+	if header := r.Header.Get("Authorization"); header != "" {
+		scheme, token, _ := strings.Cut(header, " ")
+		if !strings.EqualFold(scheme, "Bearer") || token == "" {
+			return "", &sse.Refusal{Status: http.StatusUnauthorized, Message: "the header Authorization must be Bearer and a token"}
+		}
+		return strings.TrimSpace(token), nil
+	}
+	if a.cookie != "" {
+		if cookie, err := r.Cookie(a.cookie); err == nil && cookie.Value != "" {
+			return cookie.Value, nil
+		}
+	}
+	return "", &sse.Refusal{Status: http.StatusUnauthorized, Message: "a token is required"}
+}
+
+func mayRead(identity *auth.Identity, streams []clientlib.Stream) error {
+	for _, s := range streams {
+		if !identity.Allows(auth.Subscribe, s.Channel, s.Scope) {
+			return &sse.Refusal{Status: http.StatusForbidden, Message: fmt.Sprintf("the token does not allow to subscribe to %s", s)}
+		}
+	}
+	return nil
+}
+
+// signRequest is the body of POST /v1/signed-url.
+type signRequest struct {
+	Streams []signedStream `json:"streams"`
+	// Seconds is how long the URL is to be good; 0: a minute.
+	Seconds int `json:"seconds"`
+}
+
+type signedStream struct {
+	Channel string `json:"channel"`
+	Scope   string `json:"scope"`
+}
+
+// sign answers POST /v1/signed-url.
+func (a *webAccess) sign(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	if a.signer == nil {
+		transcode.Refuse(w, http.StatusNotFound, "this server signs no URLs: it was not given a key with --signed-url-key-file")
+		return
+	}
+	request, err := readSignRequest(w, r)
+	if err != nil {
+		transcode.Refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	identity, err := a.identify(r)
+	if err == nil {
+		err = mayRead(identity, request.names())
+	}
+	if err != nil {
+		refuseReader(w, err)
+		return
+	}
+	expires := time.Now().Add(request.lifetime())
+	if deadline := identity.Deadline(); !deadline.IsZero() && deadline.Before(expires) {
+		expires = deadline
+	}
+	signed, err := a.signer.Sign(request.url(), expires)
+	if err != nil {
+		transcode.Refuse(w, http.StatusBadRequest, strings.TrimPrefix(err.Error(), "sse: "))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(struct { // the client has gone
+		URL     string    `json:"url"`
+		Expires time.Time `json:"expires"`
+	}{signed.String(), expires.UTC().Truncate(time.Second)})
+}
+
+// refuseReader answers with an error of identify or mayRead.
+func refuseReader(w http.ResponseWriter, err error) {
+	var refusal *sse.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		if refusal.Status == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+		}
+		transcode.Refuse(w, refusal.Status, refusal.Message)
+	case errors.Is(err, context.Canceled):
+		// Nobody reads an answer.
+	default:
+		transcode.Refuse(w, http.StatusServiceUnavailable, "tokens cannot be verified at the moment; try again")
+	}
+}
+
+func readSignRequest(w http.ResponseWriter, r *http.Request) (*signRequest, error) {
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		return nil, errors.New("Content-Type must be application/json") //nolint:staticcheck // the name of a header
+	}
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSignedURLBytes))
+	decoder.DisallowUnknownFields()
+	var request signRequest
+	if err := decoder.Decode(&request); err != nil {
+		return nil, fmt.Errorf("the body is not the JSON that is expected: %w", err)
+	}
+	if n := len(request.Streams); n < 1 || n > maxSignedURLStreams {
+		return nil, fmt.Errorf("streams must be 1 to %d, there are %d", maxSignedURLStreams, n)
+	}
+	if most := int(sse.MaxSignedFor / time.Second); request.Seconds < 0 || request.Seconds > most {
+		return nil, fmt.Errorf("seconds must be from 1 to %d, or 0 for %d", most, signedURLTime/time.Second)
+	}
+	return &request, nil
+}
+
+func (r *signRequest) names() []clientlib.Stream {
+	names := make([]clientlib.Stream, len(r.Streams))
+	for i, s := range r.Streams {
+		names[i] = clientlib.Stream{Channel: s.Channel, Scope: s.Scope}
+	}
+	return names
+}
+
+func (r *signRequest) lifetime() time.Duration {
+	if r.Seconds == 0 {
+		return signedURLTime
+	}
+	return time.Duration(r.Seconds) * time.Second
+}
+
+// url is the URL of an event stream of the streams.
+func (r *signRequest) url() *url.URL {
+	query := url.Values{}
+	if len(r.Streams) == 1 {
+		query.Set("channel", r.Streams[0].Channel)
+		query.Set("scope", r.Streams[0].Scope)
+	} else {
+		for _, s := range r.Streams {
+			query.Add("stream", url.PathEscape(s.Channel)+"/"+url.PathEscape(s.Scope))
+		}
+	}
+	return &url.URL{Path: "/v1/streams", RawQuery: query.Encode()}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/fanfare-io/fanfare/clientlib/browser"
+	"github.com/fanfare-io/fanfare/clientlib/sse"
+	webconsole "github.com/fanfare-io/fanfare/cmd/fanfare/internal/console"
+	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/transcode"
+	"github.com/fanfare-io/fanfare/gen/openapi"
+)
+
+const (
+	streamsPath = "/v1/streams"
+	signPath    = "/v1/signed-url"
+)
+
+// webRoutes are what is served at which path. What is nil is not served.
+type webRoutes struct {
+	// health answers /healthz and /livez.
+	health http.Handler
+	events *sse.Handler
+	// calls answers JSON over HTTP, Connect, gRPC-Web and gRPC.
+	calls   *transcode.Handler
+	access  *webAccess
+	origins []string
+	// console is true if there is the page.
+	console bool
+}
+
+// handler serves the routes on w.
+func (routes *webRoutes) handler(w *webServer) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/healthz", routes.health)
+	mux.Handle("/livez", routes.health)
+	mux.Handle("/fanfare.js", browser.Handler())
+	mux.HandleFunc("GET /openapi.json", serveDescription)
+	events := w.streaming(routes.events)
+	mux.Handle(streamsPath, events)
+	mux.Handle(streamsPath+"/", events)
+	mux.Handle(signPath, corsFor(routes.origins, true)(only(http.MethodPost, routes.access.sign)))
+	if routes.calls != nil {
+		calls := corsFor(routes.origins, false)(routes.calls)
+		mux.Handle("/v1/", calls)
+		for _, service := range routes.calls.Services() {
+			mux.Handle(service, calls)
+		}
+	}
+	if routes.console {
+		mux.Handle(webconsole.Path, webconsole.Handler())
+		mux.Handle("GET /{$}", http.RedirectHandler(webconsole.Path, http.StatusFound))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		transcode.Refuse(w, http.StatusNotFound, "there is nothing at this path; /openapi.json describes what there is")
+	})
+	return mux
+}
+
+// streaming serves answers that go on: no time bounds the whole, and their connection
+// keeps its place. next bounds each write.
+func (w *webServer) streaming(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		// net/http takes a deadline that passes later for the client's end.
+		_ = http.NewResponseController(response).SetReadDeadline(time.Time{})
+		if release, ok := w.hold(request); ok {
+			defer release()
+		}
+		next.ServeHTTP(response, request)
+	})
+}
+
+// only answers requests of one method.
+func only(method string, next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != method {
+			w.Header().Set("Allow", method)
+			transcode.Refuse(w, http.StatusMethodNotAllowed, "the method must be "+method)
+			return
+		}
+		next(w, r)
+	})
+}
+
+func serveDescription(w http.ResponseWriter, _ *http.Request) {
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Cache-Control", "no-cache")
+	// It says what everybody may know who has the program.
+	header.Set("Access-Control-Allow-Origin", "*")
+	_, _ = w.Write(openapi.Document)
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+	"github.com/fanfare-io/fanfare/clientlib/sse"
+	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/transcode"
+	"github.com/fanfare-io/fanfare/gen/openapi"
+	"github.com/fanfare-io/fanfare/service/auth"
+)
+
+const (
+	// insideBytes is what a connection within the process holds on its way.
+	insideBytes = 256 << 10
+	// eventsGrace bounds how long event streams take to be told to go: one that is not
+	// read is broken then.
+	eventsGrace = 5 * time.Second
+)
+
+// site is what serve serves over HTTP in front of its own gRPC server, which it reaches
+// by a listener within the process.
+type site struct {
+	web    *webServer
+	inside *bufconn.Listener
+	conn   *grpc.ClientConn
+	client *clientlib.Client
+	events *sse.Handler
+	calls  *transcode.Handler
+}
+
+// openSite makes what web serves. The caller serves gRPC on inside, and closes the
+// site. maxFrameBytes is the largest payload.
+func (o *serveOptions) openSite(web *webServer, health http.Handler, verifier *auth.Verifier, maxFrameBytes int, logger *slog.Logger) (*site, error) {
+	s := &site{web: web, inside: bufconn.Listen(insideBytes)}
+	dial := func(ctx context.Context) (net.Conn, error) { return s.inside.DialContext(ctx) }
+	var err error
+	s.calls, err = transcode.New(transcode.Config{Dial: dial, Rules: openapi.Rules, MaxFrameBytes: maxFrameBytes, Begin: web.hold, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	s.conn, err = grpc.NewClient("passthrough:///inside", append(clientlib.DialOptions(),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)))...)
+	if err != nil {
+		return nil, err
+	}
+	s.client = clientlib.New(s.conn, append(o.insideIdentity(verifier), clientlib.WithSession(), clientlib.WithLogger(logger))...)
+	access := &webAccess{verifier: verifier, cookie: o.web.cookie, signer: o.web.signer}
+	s.events = sse.New(s.client, sse.Config{
+		Authorize: access.authorize, AllowedOrigins: o.web.allowedOrigins, MaxConnections: web.places.limit, Logger: logger,
+	})
+	routes := &webRoutes{health: health, events: s.events, calls: s.calls, access: access, origins: o.web.allowedOrigins, console: true}
+	web.answer(routes.handler(web))
+	return s, nil
+}
+
+// insideIdentity is who the event streams are to the server: browsers are authorized
+// before.
+func (o *serveOptions) insideIdentity(verifier *auth.Verifier) []clientlib.Option {
+	if verifier == nil {
+		return nil
+	}
+	return []clientlib.Option{clientlib.WithTokenSource(func(context.Context, bool) (string, error) { return verifier.Internal(), nil })}
+}
+
+// drain tells the event streams to go when the server's other calls are told, after the
+// delay. A nil site has none.
+func (s *site) drain(ctx context.Context, delay time.Duration) {
+	if s == nil {
+		return
+	}
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(ctx, eventsGrace)
+	defer cancel()
+	s.events.Drain(ctx)
+}
+
+// close ends what is left. Calls have ended with the gRPC server.
+func (s *site) close(health http.Handler) {
+	s.web.answer(notReady(health, "the server ends"))
+	s.events.Close()
+	_ = s.client.Close()
+	_ = s.conn.Close()
+	s.calls.Close()
+	_ = s.inside.Close()
+}
+
+// serveInside has the site's listener served, until g stops. A nil site has none.
+func (s *site) serveInside(g *grpc.Server) {
+	if s != nil {
+		go func() { _ = g.Serve(s.inside) }()
+	}
+}
