@@ -64,28 +64,26 @@ export class ApiError extends Error {
   }
 }
 
-interface StatusDocument {
+/** How the server tells of an error. */
+interface Problem {
   message?: string;
-  details?: {
-    reason?: string;
-    fieldViolations?: { field?: string; description?: string }[];
-  }[];
+  reason?: string;
+  field?: string;
 }
 
 async function errorOf(response: Response): Promise<ApiError> {
-  let status: StatusDocument = {};
+  let problem: Problem = {};
   try {
-    status = (await response.json()) as StatusDocument;
+    problem = (await response.json()) as Problem;
   } catch {
     // A proxy's page rather than the server's answer.
   }
-  let reason = '';
-  let field = '';
-  for (const detail of status.details ?? []) {
-    reason ||= detail.reason ?? '';
-    field ||= detail.fieldViolations?.[0]?.field ?? '';
-  }
-  return new ApiError(status.message || `the server answered ${response.status}`, response.status, reason, field);
+  return new ApiError(
+    problem.message || `the server answered ${response.status}`,
+    response.status,
+    problem.reason,
+    problem.field,
+  );
 }
 
 async function request(path: string, init: RequestInit): Promise<Response> {

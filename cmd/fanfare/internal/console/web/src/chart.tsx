@@ -28,6 +28,9 @@ function dataOf(series: Series[]): uPlot.AlignedData {
   return [times, ...series.map((s) => s.points.map((p) => p.value))] as uPlot.AlignedData;
 }
 
+const height = 120;
+const whole = [1, 2, 5].flatMap((n) => Array.from({ length: 12 }, (_, i) => n * 10 ** i)).sort((a, b) => a - b);
+
 function options(width: number, series: Series[]): uPlot.Options {
   const axis: uPlot.Axis = {
     stroke: colorOf('--muted'),
@@ -37,8 +40,8 @@ function options(width: number, series: Series[]): uPlot.Options {
   };
   return {
     width,
-    height: 150,
-    padding: [8, 8, 0, 0],
+    height,
+    padding: [6, 18, 0, 0],
     cursor: { show: false },
     legend: { show: false },
     scales: {
@@ -48,28 +51,30 @@ function options(width: number, series: Series[]): uPlot.Options {
     axes: [
       {
         ...axis,
-        space: 64,
-        incrs: [15, 30, 60],
-        splits: (_, __, min, max) => {
-          const every = width < 420 ? 120 : 60;
+        size: 22,
+        gap: 4,
+        space: 62,
+        incrs: [60, 120, 300],
+        splits: (_, __, min, max, every) => {
           const out = [];
-          for (let back = 0; max - back >= min; back += every) {
-            out.unshift(max - back);
+          for (let at = max; at >= min; at -= every) {
+            out.unshift(at);
           }
           return out;
         },
         values: (u, splits) => splits.map((s) => minutesBack((u.scales['x']!.max ?? 0) - s)),
       },
-      { ...axis, size: 44, space: 36, values: (_, splits) => splits.map(brief) },
+      { ...axis, size: 46, space: 30, incrs: whole, values: (_, splits) => splits.map(brief) },
     ],
     series: [
       {},
-      ...series.map((s) => ({
+      ...series.map((s, i): uPlot.Series => ({
         label: s.label,
         stroke: colorOf(s.color),
-        fill: colorOf(`${s.color}-fill`),
         width: 2,
         points: { show: false },
+        // Lines that run together are still seen to be two.
+        ...(i === 0 ? { fill: colorOf(`${s.color}-fill`) } : { dash: [6, 4] }),
       })),
     ],
   };
@@ -100,7 +105,7 @@ export function Chart(props: ChartProps) {
     const element = place.current!;
     const drawn = new uPlot(options(element.clientWidth, series), dataOf(series), element);
     plot.current = drawn;
-    const sized = new ResizeObserver(() => drawn.setSize({ width: element.clientWidth, height: 150 }));
+    const sized = new ResizeObserver(() => drawn.setSize({ width: element.clientWidth, height }));
     sized.observe(element);
     return () => {
       sized.disconnect();
@@ -115,7 +120,7 @@ export function Chart(props: ChartProps) {
         <b>{props.title}</b>
         <span class="legend">
           {series.map((s) => (
-            <span class={`key key${s.color}`}>
+            <span class={`key key${s.color}`} key={s.label}>
               {s.label} <b>{s.points.length > 0 ? brief(s.points.at(-1)!.value) : '–'}</b> {props.unit}
             </span>
           ))}

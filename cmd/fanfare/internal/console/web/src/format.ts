@@ -13,7 +13,10 @@ export function brief(n: number): string {
 }
 
 export function rate(perSecond: number | undefined): string {
-  return perSecond === undefined ? '–' : brief(perSecond);
+  if (perSecond === undefined) {
+    return '–';
+  }
+  return perSecond < 100 ? perSecond.toFixed(1) : brief(perSecond);
 }
 
 export function bytes(n: number): string {
@@ -59,7 +62,7 @@ const clockForm = new Intl.DateTimeFormat('en-GB', {
   second: '2-digit',
   fractionalSecondDigits: 3,
 });
-const dateForm = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
+const dateForm = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'short' });
 
 export function clock(time: Date): string {
   return Number.isNaN(time.getTime()) ? '–' : clockForm.format(time);

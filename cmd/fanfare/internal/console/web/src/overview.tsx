@@ -15,10 +15,11 @@ function Tile({ label, value, unit, hint }: { label: string; value: string; unit
   );
 }
 
-export function Overview() {
+/** With brief, a narrow window is spared what the tiles say already. */
+export function Overview({ brief: short }: { brief?: boolean }) {
   const h = health.value;
   return (
-    <section class="overview" aria-label="This replica">
+    <section class={`overview ${short ? 'brief' : ''}`} aria-label="This replica">
       <dl class="tiles">
         <Tile label="Published" value={rate(published.rate())} unit="/s" hint="through this replica" />
         <Tile label="Live" value={rate(heard.rate())} unit="/s" hint="frames for its subscribers" />

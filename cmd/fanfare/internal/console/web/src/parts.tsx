@@ -60,9 +60,9 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   );
 }
 
-export function Fact({ name, children }: { name: string; children: ComponentChildren }) {
+export function Fact({ name, wide, children }: { name: string; wide?: boolean; children: ComponentChildren }) {
   return (
-    <div class="fact">
+    <div class={`fact ${wide ? 'wide' : ''}`}>
       <dt>{name}</dt>
       <dd>{children}</dd>
     </div>

@@ -59,7 +59,7 @@ export function StreamView({ name }: { name: StreamName }) {
           </h2>
           <div class="actions">
             <a class="button" href={link('streams', { channel: name.channel })}>
-              Same channel
+              Streams of this channel
             </a>
             <button type="button" class="danger" disabled={!stream || stream.closed} onClick={() => setClosing(true)}>
               Close stream…
@@ -84,7 +84,7 @@ export function StreamView({ name }: { name: StreamName }) {
             <Chart
               title="Frames"
               unit="/s"
-              series={[{ label: 'head moves', color: '--series-1', points: counter.rates() }]}
+              series={[{ label: 'published', color: '--series-1', points: counter.rates() }]}
             />
             <Chart
               title="Behind"
@@ -111,7 +111,9 @@ function Facts({ stream, counter }: { stream: Stream | undefined; counter: Count
       <Fact name="Subscribers">{stream ? count(stream.subscribers ?? 0) : '–'}</Fact>
       <Fact name="Behind">{stream ? count(BigInt(stream.behind ?? 0)) : '–'}</Fact>
       <Fact name="Backlog">{stream ? count(backlogOf(stream)) : '–'}</Fact>
-      <Fact name="Head">{stream ? <code class="position">{positionText(stream.head)}</code> : '–'}</Fact>
+      <Fact name="Head" wide>
+        {stream ? <code class="position">{positionText(stream.head)}</code> : '–'}
+      </Fact>
       <Fact name="Changed">{stream ? <span title={date(stream.updated)}>{ago(stream.updated, now)}</span> : '–'}</Fact>
       <Fact name="Created">{stream ? date(stream.created) : '–'}</Fact>
     </dl>

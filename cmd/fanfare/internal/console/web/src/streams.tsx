@@ -37,7 +37,7 @@ export function StreamsView() {
   }
   return (
     <>
-      <Overview />
+      <Overview brief />
       <section class="panel" aria-labelledby="streams-title">
         <div class="panel-head">
           <h2 id="streams-title">Streams</h2>
@@ -151,9 +151,7 @@ function Heading(props: { order: Order; is: Order; onOrder: (o: Order) => void; 
     >
       <button type="button" class="sort" onClick={() => props.onOrder(props.is)}>
         {props.children}
-        <span aria-hidden="true" class="arrow">
-          {chosen ? (props.is === 'name' ? '▲' : '▼') : ''}
-        </span>
+        {chosen && <span aria-hidden="true">{props.is === 'name' ? '▲' : '▼'}</span>}
       </button>
     </th>
   );

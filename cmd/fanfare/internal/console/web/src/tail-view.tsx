@@ -4,7 +4,7 @@ import { bytes, clock, plural } from './format';
 import { full, preview } from './payload';
 import type { StreamName } from './protocol';
 import { Tail, type Item, type Note, type ShownFrame } from './tail';
-import type { Frame, Status } from './fanfare-module';
+import type { Frame, SubscriptionStatus } from './fanfare-module';
 import { Text } from './text';
 import { plain } from './visible';
 
@@ -51,7 +51,7 @@ export function TailView({ name }: { name: StreamName }) {
   );
 }
 
-function StatusText({ status }: { status: Status }) {
+function StatusText({ status }: { status: SubscriptionStatus }) {
   switch (status.state) {
     case 'open':
       return <>Live.</>;

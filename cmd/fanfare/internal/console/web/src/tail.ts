@@ -2,7 +2,13 @@
 // times a second at most.
 import { batch, effect, signal, untracked } from '@preact/signals';
 import { token, wantToken } from './api';
-import { loadFanfare, type Frame, type Options, type Status, type Subscription } from './fanfare-module';
+import {
+  loadFanfare,
+  type Frame,
+  type SubscribeOptions,
+  type Subscription,
+  type SubscriptionStatus,
+} from './fanfare-module';
 import { eventsUrl, type StreamName } from './protocol';
 
 /** How much a tail keeps. What is older is in the stream's backlog. */
@@ -41,7 +47,7 @@ export class Tail {
   /** How many frames came since it was paused. */
   readonly waiting = signal(0);
   readonly paused = signal(false);
-  readonly status = signal<Status>({ state: 'connecting', listening: true });
+  readonly status = signal<SubscriptionStatus>({ state: 'connecting', listening: true });
   /** How many frames have been shown. */
   readonly arrived = signal(0);
 
@@ -92,7 +98,7 @@ export class Tail {
     this.subscription = undefined;
   }
 
-  private async open(start: Pick<Options, 'last' | 'from'>) {
+  private async open(start: Pick<SubscribeOptions, 'last' | 'from'>) {
     const attempt = ++this.attempt;
     try {
       const fanfare = await loadFanfare();
@@ -104,7 +110,7 @@ export class Tail {
     }
   }
 
-  private options(): Options {
+  private options(): SubscribeOptions {
     return {
       transport: 'fetch',
       pauseWhenHidden,
