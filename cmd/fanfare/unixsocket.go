@@ -88,16 +88,28 @@ func makeSocket(path string) (socket, error) {
 	_, _ = rand.Read(name[:]) // it never fails
 	// Not by the process's id: in containers that share a directory they are the same.
 	hidden := filepath.Join(filepath.Dir(path), "."+hex.EncodeToString(name[:]))
-	lis, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
+	lis, err := bindSocket(hidden)
 	if err != nil {
 		return nil, err
 	}
-	lis.SetUnlinkOnClose(false)
 	made, err := os.Lstat(hidden)
 	if err := errors.Join(err, os.Chmod(hidden, socketMode), os.Rename(hidden, path)); err != nil {
 		return nil, errors.Join(err, lis.Close(), os.Remove(hidden))
 	}
 	return &unixListener{UnixListener: lis, path: path, made: made}, nil
+}
+
+// bindSocket makes a socket that has its mode from the beginning, if the system can do
+// that.
+func bindSocket(path string) (*net.UnixListener, error) {
+	config := net.ListenConfig{Control: setModeBeforeBind}
+	lis, err := config.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	unix := lis.(*net.UnixListener)
+	unix.SetUnlinkOnClose(false)
+	return unix, nil
 }
 
 // unixListener removes its socket when it is closed.
