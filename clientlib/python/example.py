@@ -29,7 +29,7 @@ def follow(client: Client, room: str, position: Optional[str]) -> None:
         try:
             for event in subscription:
                 if isinstance(event, Frame):
-                    print(event.payload.decode())
+                    print(event.payload.decode(errors="replace"))
                 elif isinstance(event, CaughtUp):
                     print("(this was the backlog)")
                 elif isinstance(event, Gap):

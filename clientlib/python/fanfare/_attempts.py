@@ -10,7 +10,8 @@ import grpc
 from ._backoff import Backoff
 from .errors import FanfareError, OutcomeUnknown, never_sent, outcome_unknown
 
-# After these the call may have been executed.
+# After these the call may have been executed, whatever the reason: a fault in the
+# server may come after the commit. UNAVAILABLE with a reason says that it was not.
 _AMBIGUOUS = frozenset(
     (
         grpc.StatusCode.UNAVAILABLE,
@@ -18,6 +19,17 @@ _AMBIGUOUS = frozenset(
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.UNKNOWN,
         grpc.StatusCode.INTERNAL,
+    )
+)
+
+# These are answers of a server that looked for the key: no earlier attempt with it was
+# executed either.
+_SETTLING = frozenset(
+    (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
     )
 )
 
@@ -56,20 +68,24 @@ class Attempts:
         next one, or raises what the caller is to get."""
         if _not_done(error):
             again = True
-        elif error.code in _AMBIGUOUS and error.reason in ("", "OUTCOME_UNKNOWN"):
+        elif error.code in _AMBIGUOUS:
             self._open = True
             again = self._safe
         else:
-            # A refusal is the outcome: a key that an earlier attempt had stored
-            # would have been answered first.
-            raise error
+            again = False
         if again:
             delay = self._backoff.next(error.retry_in)
             if self._clock() + delay < self._end:
                 return delay
-        if self._open and not isinstance(error, OutcomeUnknown):
-            raise outcome_unknown(error) from error
-        raise error
+        raise self.given_up(error)
+
+    def given_up(self, error: FanfareError) -> FanfareError:
+        """Returns what the caller is to get if there is no attempt after this error."""
+        if not self._open or error.code in _SETTLING or isinstance(error, OutcomeUnknown):
+            return error
+        unknown = outcome_unknown(error)
+        unknown.__cause__ = error
+        return unknown
 
 
 def _not_done(error: FanfareError) -> bool:

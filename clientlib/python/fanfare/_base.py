@@ -6,6 +6,9 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Generic, Optional, Sequence, Tuple, TypeVar, Union
 
+import grpc
+
+from ._access import Access, TokenCache
 from ._attempts import Attempts
 from ._backoff import Backoff
 from ._resumption import Hole, Received, Resumption
@@ -27,13 +30,23 @@ class ClientBase(Generic[Connection]):
         connect: Callable[[str], Connection],
         timeout: float,
         attempt_timeout: float,
+        idle_timeout: float,
         backoff: Tuple[float, float],
+        has_source: bool,
     ) -> None:
         Backoff(*backoff)  # refuses bounds that are none
+        if idle_timeout <= 0:
+            raise ValueError("idle_timeout must be above 0")
         self._targets = Targets(targets, connect)
         self._timeout = timeout
         self._attempt_timeout = attempt_timeout
+        self._idle_timeout = idle_timeout
         self._backoff = backoff
+        self._has_source = has_source
+        self._token_cache = TokenCache()
+
+    def _access(self) -> Access:
+        return Access(self._has_source)
 
     def _attempts(self, safe: bool, timeout: Optional[float]) -> Attempts:
         timeout = self._timeout if timeout is None else timeout
@@ -46,9 +59,10 @@ class ClientBase(Generic[Connection]):
 class SubscriptionBase(Generic[Connection]):
     """Where the reader of a subscription is, and what is ready for it."""
 
-    def __init__(self, targets: Targets[Connection], resumption: Resumption) -> None:
+    def __init__(self, targets: Targets[Connection], resumption: Resumption, access: Access) -> None:
         self._targets = targets
         self._resumption = resumption
+        self._access = access
         self._position = resumption.position
         self._ready: Deque[Received] = deque()
         self._failure: Optional[FanfareError] = None
@@ -76,6 +90,7 @@ class SubscriptionBase(Generic[Connection]):
         return None
 
     def _take(self, response: pb.SubscribeResponse) -> None:
+        self._access.accepted()
         try:
             self._ready.extend(self._resumption.take(response))
         except Hole as hole:
@@ -88,8 +103,12 @@ class SubscriptionBase(Generic[Connection]):
         self._call = None
         if error is not None and helps_elsewhere(error):
             self._targets.failed(self._number)
+        self._rest(error)
+
+    def _rest(self, error: Optional[FanfareError]) -> None:
+        """Decides when the next call is made, if one is."""
         try:
-            pause = self._resumption.ended(error)
+            pause = self._resumption.ended(error, renews=self._access.renews(error))
         except FanfareError as final:
             self._failure = final
             pause = None
@@ -99,3 +118,11 @@ class SubscriptionBase(Generic[Connection]):
         self._resume_at = time.monotonic() + pause.seconds
         if pause.event is not None:
             self._ready.append(Received(pause.event, self._resumption.position))
+
+
+def nothing_came(limit: float) -> FanfareError:
+    """The error of a call that was ended since nothing came on it."""
+    return FanfareError(
+        grpc.StatusCode.UNAVAILABLE,
+        f"nothing came for {limit:g} s, not even a heartbeat: the connection or the server is taken for dead",
+    )

@@ -200,10 +200,10 @@ class Resumption:
         self._move_to(gap.resume_after, gap.head)
         return None if waits else gap
 
-    def ended(self, error: Optional[FanfareError]) -> Optional[Pause]:
-        """Takes the end of a call, with its error or None if it ended OK. Returns None
-        if the stream was closed, and raises the error if the next call would fail as
-        well."""
+    def ended(self, error: Optional[FanfareError], renews: bool = False) -> Optional[Pause]:
+        """Takes the end of a call, with its error or None if it ended OK, and whether
+        the next one has another token. Returns None if the stream was closed, and
+        raises the error if the next call would fail as well."""
         if self._closed:
             return None
         if error is None:
@@ -212,7 +212,7 @@ class Resumption:
             self._holes += 1
             if self._holes >= MAX_HOLES:
                 raise error
-        elif ends_subscription(error):
+        elif ends_subscription(error) and not renews:
             raise error
         if self._subscribed and self._clock() - self._began >= HEALTHY:
             self._backoff.reset()

@@ -25,6 +25,13 @@ CHANNEL_OPTIONS: Tuple[Tuple[str, Any], ...] = (
 Connection = TypeVar("Connection")
 
 
+class ClientClosed(ValueError):
+    """The client was used after it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed")
+
+
 class Targets(Generic[Connection]):
     """A connection to each target, made when it is first used. All calls use one of
     them, chosen at random so that clients spread, until it fails one: then all use the
@@ -37,11 +44,14 @@ class Targets(Generic[Connection]):
         self._connect = connect
         self._lock = threading.Lock()  # guards what follows
         self._connections: Dict[int, Connection] = {}
+        self._closed = False
         self._current = random.randrange(len(self._targets))
 
     def current(self) -> Tuple[int, Connection]:
         """Returns the connection to use, and its target's number."""
         with self._lock:
+            if self._closed:
+                raise ClientClosed
             number = self._current
             if number not in self._connections:
                 self._connections[number] = self._connect(self._targets[number])
@@ -53,7 +63,11 @@ class Targets(Generic[Connection]):
             if number == self._current:
                 self._current = (number + 1) % len(self._targets)
 
-    def connections(self) -> List[Connection]:
-        """Returns the connections that were made."""
+    def close(self) -> List[Connection]:
+        """Makes no more connections, and returns those there are, for the caller to
+        close."""
         with self._lock:
-            return list(self._connections.values())
+            self._closed = True
+            connections = list(self._connections.values())
+            self._connections.clear()
+            return connections

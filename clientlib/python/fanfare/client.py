@@ -6,15 +6,17 @@ import contextlib
 import threading
 import time
 import weakref
-from typing import Any, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 
-from ._base import ClientBase, SubscriptionBase
+from ._access import Access, Metadata, expires_soon, no_token
+from ._base import ClientBase, SubscriptionBase, nothing_came
+from ._idle import IdleWatch
 from ._requests import batch_request, close_request, publish_request, published, published_batch
 from ._resumption import Resumption
-from ._targets import CHANNEL_OPTIONS, Targets
-from .errors import error_of, helps_elsewhere
+from ._targets import CHANNEL_OPTIONS, ClientClosed, Targets
+from .errors import FanfareError, error_of, helps_elsewhere
 from .events import Event
 from .frames import NewFrame, Position, Published, Start, position_of
 from .v1 import fanfare_pb2_grpc as rpc
@@ -31,11 +33,15 @@ def _connecting(connection: _Connection) -> Iterator[None]:
     for it, else every 5 seconds, and calls fail at once until then. Whether the server
     is well is of no interest."""
     check = connection.channel.unary_unary("/grpc.health.v1.Health/Check")
-    call = check.future(b"", wait_for_ready=True)
+    try:
+        call = check.future(b"", wait_for_ready=True)
+    except ValueError:  # the client was closed meanwhile, and its channels with it
+        call = None
     try:
         yield
     finally:
-        call.cancel()
+        if call is not None:
+            call.cancel()
 
 
 class Client(ClientBase[_Connection]):
@@ -49,7 +55,16 @@ class Client(ClientBase[_Connection]):
 
     A call that publishes ends within ``timeout`` seconds, each of its attempts within
     ``attempt_timeout``. ``backoff`` is the shortest and the longest bound, in seconds,
-    of the random time between attempts of a call or a subscription.
+    of the random time between attempts of a call or a subscription. A subscription to
+    which nothing came for ``idle_timeout`` seconds, not even the heartbeat that servers
+    send every 15, takes its call for dead and resumes; that counts while it is read.
+
+    ``token`` returns a bearer token, which each call is sent with. It is called before
+    each call, one call at a time, so it should keep its token. Its argument is true if
+    the server refused the one before with UNAUTHENTICATED, as it does when that has
+    expired, or if it is a JSON Web Token that expires within ten seconds: then a new
+    one is wanted. If that is refused as well the error is final. What it raises ends a
+    publish; a subscription tries again later.
 
     Threads may use a client at the same time. A process that forks makes its clients
     after that.
@@ -63,7 +78,9 @@ class Client(ClientBase[_Connection]):
         options: Sequence[Tuple[str, Any]] = (),
         timeout: float = 30.0,
         attempt_timeout: float = 10.0,
+        idle_timeout: float = 60.0,
         backoff: Tuple[float, float] = (0.1, 5.0),
+        token: Optional[Callable[[bool], str]] = None,
     ) -> None:
         all_options = (*options, *CHANNEL_OPTIONS)
 
@@ -74,7 +91,10 @@ class Client(ClientBase[_Connection]):
                 channel = grpc.secure_channel(target, credentials, all_options)
             return _Connection(channel, rpc.FanfareServiceStub(channel))
 
-        super().__init__(targets, connect, timeout, attempt_timeout, backoff)
+        super().__init__(targets, connect, timeout, attempt_timeout, idle_timeout, backoff, token is not None)
+        self._token = token
+        self._token_turn = threading.Lock()  # one call of the source at a time
+        self._idle = IdleWatch(idle_timeout)
         self._closing = threading.Event()
         self._lock = threading.Lock()  # guards _subscriptions, and orders closing
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
@@ -146,23 +166,26 @@ class Client(ClientBase[_Connection]):
         return position_of(self._call("CloseStream", request, safe, timeout).last)
 
     def subscribe(self, channel: str, scope: str = "", start: Start = Start.oldest()) -> Subscription:
-        """Subscribes to a stream, which need not exist yet, and returns at once; errors
-        come from the subscription's iteration."""
+        """Subscribes to a stream, which need not exist yet, and returns at once, or when
+        the source of tokens has; errors come from the subscription's iteration."""
+        subscription = Subscription(self, self._resumption(channel, scope, start), self._access())
         with self._lock:
             if self._closing.is_set():
-                raise ValueError("the client is closed")
-            subscription = Subscription(self._targets, self._resumption(channel, scope, start))
+                raise ClientClosed
             self._subscriptions.add(subscription)
-            return subscription
+        subscription._begin()
+        return subscription
 
     def close(self) -> None:
-        """Ends the client's subscriptions and connections."""
+        """Ends the client's subscriptions, calls and connections. A publish under way
+        raises `OutcomeUnknown` if the frame may have been published."""
         with self._lock:
             self._closing.set()
             subscriptions = list(self._subscriptions)
         for subscription in subscriptions:
             subscription.close()
-        for connection in self._targets.connections():
+        self._idle.close()
+        for connection in self._targets.close():
             connection.channel.close()
 
     def __enter__(self) -> Client:
@@ -172,19 +195,51 @@ class Client(ClientBase[_Connection]):
         self.close()
 
     def _call(self, method: str, request: Any, safe: bool, timeout: Optional[float]) -> Any:
-        attempts = self._attempts(safe, timeout)
+        attempts, access = self._attempts(safe, timeout), self._access()
+        error: Optional[FanfareError] = None
         while True:
-            number, connection = self._targets.current()
             try:
-                return getattr(connection.stub, method)(request, timeout=attempts.timeout())
+                metadata = self._metadata(access)
+                number, connection = self._targets.current()
+                return getattr(connection.stub, method)(request, timeout=attempts.timeout(), metadata=metadata)
+            except FanfareError as unsent:
+                raise attempts.given_up(unsent)
             except grpc.RpcError as failed:
                 error = error_of(failed)
-                if helps_elsewhere(error):
-                    self._targets.failed(number)
-                delay = attempts.failed(error)
-            with _connecting(self._targets.current()[1]):
-                if self._closing.wait(delay):
-                    raise error
+            except ValueError:
+                # grpc's, too: the client was closed, and its channels with it.
+                if not self._closing.is_set():
+                    raise
+                raise ClientClosed if error is None else attempts.given_up(error)
+            if access.renews(error):
+                continue
+            if helps_elsewhere(error):
+                self._targets.failed(number)
+            self._pause(attempts.failed(error))
+            if self._closing.is_set():
+                raise attempts.given_up(error)
+
+    def _pause(self, seconds: float) -> None:
+        """Waits before the next attempt, unless the client is closed."""
+        with contextlib.suppress(ClientClosed), _connecting(self._targets.current()[1]):
+            self._closing.wait(seconds)
+
+    def _metadata(self, access: Access) -> Metadata:
+        """Returns what shows the server who calls. Raises a `FanfareError` if the
+        source of tokens has none."""
+        if self._token is None:
+            return access.metadata(None)
+        with self._token_turn:
+            token = self._token_cache.known(access.refused)
+            if token is None:
+                try:
+                    token = self._token(bool(access.refused))
+                    if not access.refused and expires_soon(token):
+                        token = self._token(True)
+                    self._token_cache.take(token)
+                except Exception as cause:
+                    raise no_token(cause) from cause
+        return access.metadata(token)
 
 
 class Subscription(SubscriptionBase[_Connection]):
@@ -198,11 +253,11 @@ class Subscription(SubscriptionBase[_Connection]):
     One thread at a time iterates. `close` may be called by any.
     """
 
-    def __init__(self, targets: Targets[_Connection], resumption: Resumption) -> None:
-        super().__init__(targets, resumption)
+    def __init__(self, client: Client, resumption: Resumption, access: Access) -> None:
+        super().__init__(client._targets, resumption, access)
+        self._client = client
         self._closing = threading.Event()
         self._lock = threading.Lock()  # orders beginning a call and closing
-        self._begin()
 
     def close(self) -> None:
         """Ends the subscription, and an iteration that waits."""
@@ -222,8 +277,10 @@ class Subscription(SubscriptionBase[_Connection]):
                 return event
             if self._over:
                 break
-            if self._call is not None or self._begin():
+            if self._call is not None:
                 self._receive()
+            else:
+                self._begin()
         raise StopIteration
 
     def __enter__(self) -> Subscription:
@@ -232,25 +289,36 @@ class Subscription(SubscriptionBase[_Connection]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self) -> bool:
+    def _begin(self) -> None:
         """Begins a call when it is time to, unless the subscription was closed."""
         if self._resume_at:
-            with _connecting(self._targets.current()[1]):
+            with contextlib.suppress(ClientClosed), _connecting(self._targets.current()[1]):
                 self._closing.wait(self._resume_at - time.monotonic())
+        if self._closing.is_set():
+            return
+        request = self._resumption.request()
+        try:
+            metadata = self._client._metadata(self._access)
+        except FanfareError as error:
+            self._rest(error)
+            return
         with self._lock:
-            if self._closing.is_set():
-                return False
-            self._number, connection = self._targets.current()
-            self._call = connection.stub.Subscribe(self._resumption.request())
-            return True
+            if not self._closing.is_set():
+                self._number, connection = self._targets.current()
+                self._call = connection.stub.Subscribe(request, metadata=metadata)
 
     def _receive(self) -> None:
+        idle, late = self._client._idle, False
         try:
-            response = next(self._call)
+            idle.begin(self._call)
+            try:
+                response = next(self._call)
+            finally:
+                late = idle.end(self._call)
         except StopIteration:
             self._end(None)
         except grpc.RpcError as failed:
             if not self._closing.is_set():
-                self._end(error_of(failed))
+                self._end(nothing_came(idle.limit) if late else error_of(failed))
         else:
             self._take(response)

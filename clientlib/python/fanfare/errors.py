@@ -77,6 +77,9 @@ def error_of(error: grpc.RpcError) -> FanfareError:
     message: str = error.details() or ""
     metadata = error.trailing_metadata() or ()
     details = details_of(metadata)
+    if code is grpc.StatusCode.UNAVAILABLE and not details.reason:
+        # Why a connection is not there any more, such as a peer's GOAWAY, is there alone.
+        message = f"{message} [{error.debug_error_string()}]"
     return _CLASSES.get(details.reason, FanfareError)(
         code,
         message,

@@ -13,6 +13,7 @@ from fanfare._attempts import Attempts
 from fanfare._backoff import Backoff
 from fanfare._details import Details, _parsed, details_of
 from fanfare._requests import batch_request, close_request, publish_request
+from fanfare.errors import error_of
 
 CODES = grpc.StatusCode
 LOST = FanfareError(CODES.UNAVAILABLE, "Socket closed")
@@ -22,6 +23,7 @@ QUEUE = FanfareError(CODES.RESOURCE_EXHAUSTED, "", reason="PUBLISH_QUEUE_FULL", 
 UNKNOWN = OutcomeUnknown(CODES.UNKNOWN, "", reason="OUTCOME_UNKNOWN")
 LATE = FanfareError(CODES.DEADLINE_EXCEEDED, "Deadline Exceeded")
 REFUSED = FanfareError(CODES.ABORTED, "", reason="EXPECTATION_FAILED")
+FORBIDDEN = FanfareError(CODES.PERMISSION_DENIED, "", reason="PERMISSION_DENIED")
 FAULT = FanfareError(CODES.INTERNAL, "", reason="INTERNAL")
 
 
@@ -34,18 +36,19 @@ class AttemptsTest(unittest.TestCase):
         return Attempts(safe, 30.0, 10.0, backoff, clock=lambda: self.now)
 
     def test_repeats_a_safe_call_whatever_became_of_it(self) -> None:
-        for error in (LOST, NEVER_SENT, STORE, QUEUE, UNKNOWN, LATE):
+        for error in (LOST, NEVER_SENT, STORE, QUEUE, UNKNOWN, LATE, FAULT):
             self.assertAlmostEqual(self.attempts(safe=True).failed(error), 0.1 + (error.retry_in or 0.0))
 
     def test_repeats_another_only_if_nothing_was_done(self) -> None:
         for error in (NEVER_SENT, STORE, QUEUE):
             self.attempts(safe=False).failed(error)
-        for error in (LOST, UNKNOWN, LATE):
+        # A fault of the server may come after the commit.
+        for error in (LOST, UNKNOWN, LATE, FAULT):
             with self.assertRaises(OutcomeUnknown):
                 self.attempts(safe=False).failed(error)
 
     def test_repeats_no_refusal(self) -> None:
-        for error in (REFUSED, FAULT):
+        for error in (REFUSED, FORBIDDEN):
             for safe in (True, False):
                 with self.assertRaises(FanfareError) as raised:
                     self.attempts(safe).failed(error)
@@ -65,6 +68,19 @@ class AttemptsTest(unittest.TestCase):
         self.now += 30.0
         with self.assertRaises(OutcomeUnknown):
             attempts.failed(NEVER_SENT)
+
+    def test_takes_a_refusal_for_the_outcome_only_if_the_server_has_looked_for_the_key(self) -> None:
+        # Who is refused before that, as with a token that has expired meanwhile, was told
+        # that nothing was published, though an earlier attempt may have published it.
+        for error, expected in ((REFUSED, REFUSED), (FORBIDDEN, None)):
+            attempts = self.attempts(safe=True)
+            attempts.failed(LOST)
+            with self.assertRaises(FanfareError) as raised:
+                attempts.failed(error)
+            if expected is None:
+                self.assertIsInstance(raised.exception, OutcomeUnknown)
+            else:
+                self.assertIs(raised.exception, expected)
 
     def test_bounds_each_attempt_and_all_together(self) -> None:
         attempts = self.attempts(safe=True)
@@ -138,6 +154,39 @@ class DetailsTest(unittest.TestCase):
         self.assertEqual(self.details(("ErrorInfo", self.info("other.example"))), Details())
         self.assertEqual(self.details(("DebugInfo", b"\x0a\x01x")), Details())
         self.assertEqual(details_of([("grpc-status-details-bin", b"\xff\xff")]), Details())
+
+
+class Broken(grpc.RpcError):  # type: ignore[misc]
+    """What grpc raises of a connection that its peer has ended."""
+
+    def __init__(self, status: bytes = b"") -> None:
+        self.status = status
+
+    def code(self) -> grpc.StatusCode:
+        return CODES.UNAVAILABLE
+
+    def details(self) -> str:
+        return "Socket closed"
+
+    def debug_error_string(self) -> str:
+        return "UNKNOWN:too_many_pings"
+
+    def trailing_metadata(self) -> Tuple[Tuple[str, bytes], ...]:
+        return (("grpc-status-details-bin", self.status),) if self.status else ()
+
+
+class ErrorTest(unittest.TestCase):
+    def test_says_why_a_connection_is_gone(self) -> None:
+        # grpc's words for people do not say it, so that nobody could tell a server that
+        # went away from one that refuses pings.
+        self.assertEqual(str(error_of(Broken())), "UNAVAILABLE: Socket closed [UNKNOWN:too_many_pings]")
+
+    def test_adds_nothing_to_what_a_server_says(self) -> None:
+        info = _parsed("ErrorInfo", b"")
+        info.reason, info.domain = "DRAINING", "fanfare.dev"
+        status = _parsed("Status", b"")
+        status.details.add(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=info.SerializeToString())
+        self.assertEqual(str(error_of(Broken(status.SerializeToString()))), "UNAVAILABLE (DRAINING): Socket closed")
 
 
 class PositionTest(unittest.TestCase):

@@ -10,8 +10,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict
 
 from fanfare import Client, Position
 
@@ -28,15 +30,21 @@ class ReadmeTest(unittest.TestCase):
         self.snippets = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
     def run_snippet(self, containing: str) -> str:
-        (snippet,) = [snippet for snippet in self.snippets if containing in snippet]
-        code = re.sub(r"127\.0\.0\.1:742\d", self.server.target, snippet)
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+            self.execute(containing)
         return output.getvalue()
 
+    def execute(self, containing: str) -> Dict[str, Any]:
+        """Returns the names that a snippet has defined."""
+        (snippet,) = [snippet for snippet in self.snippets if containing in snippet]
+        code = re.sub(r"127\.0\.0\.1:742\d", self.server.target, snippet)
+        names: Dict[str, Any] = {"__name__": "readme"}
+        exec(compile(code, "README.md", "exec"), names)
+        return names
+
     def test_are_all_run(self) -> None:
-        self.assertEqual(len(self.snippets), 4)
+        self.assertEqual(len(self.snippets), 5)
 
     def test_publish(self) -> None:
         position, newest = self.run_snippet("publish_batch").splitlines()
@@ -57,8 +65,17 @@ class ReadmeTest(unittest.TestCase):
     def test_asyncio(self) -> None:
         self.assertEqual(self.run_snippet("asyncio.run"), "b'made'\n")
 
+    def test_tokens(self) -> None:
+        names = self.execute("refresh")
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("a token\n")
+            file.flush()
+            names["open"] = lambda path: open(file.name) if path == "/run/secrets/fanfare-token" else None
+            self.assertEqual(names["token"](False), "a token")
+        names["client"].close()
+
     def test_credentials(self) -> None:
-        self.assertEqual(self.run_snippet("ssl_channel_credentials"), "")
+        self.assertEqual(self.run_snippet("backoff="), "")
 
 
 class ExampleTest(unittest.TestCase):
