@@ -35,12 +35,12 @@ func (routes *webRoutes) handler(w *webServer) http.Handler {
 	mux.Handle("/healthz", routes.health)
 	mux.Handle("/livez", routes.health)
 	mux.Handle("/fanfare.js", browser.Handler())
-	mux.HandleFunc("GET /openapi.json", serveDescription)
 	events := w.streaming(routes.events)
 	mux.Handle(streamsPath, events)
 	mux.Handle(streamsPath+"/", events)
 	mux.Handle(signPath, corsFor(routes.origins, true)(only(http.MethodPost, routes.access.sign)))
 	if routes.calls != nil {
+		mux.HandleFunc("GET /openapi.json", serveDescription)
 		calls := corsFor(routes.origins, false)(routes.calls)
 		mux.Handle("/v1/", calls)
 		for _, service := range routes.calls.Services() {
@@ -51,9 +51,11 @@ func (routes *webRoutes) handler(w *webServer) http.Handler {
 		mux.Handle(webconsole.Path, webconsole.Handler())
 		mux.Handle("GET /{$}", http.RedirectHandler(webconsole.Path, http.StatusFound))
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		transcode.Refuse(w, http.StatusNotFound, "there is nothing at this path; /openapi.json describes what there is")
-	})
+	nothing := "there is nothing at this path; /openapi.json describes what there is"
+	if routes.calls == nil {
+		nothing = "there is nothing at this path; an edge serves event streams, and fanfare serve --http everything else"
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { transcode.Refuse(w, http.StatusNotFound, nothing) })
 	return mux
 }
 

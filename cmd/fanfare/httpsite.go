@@ -54,7 +54,7 @@ func (o *serveOptions) openSite(web *webServer, health http.Handler, verifier *a
 	if err != nil {
 		return nil, err
 	}
-	s.client = clientlib.New(s.conn, append(o.insideIdentity(verifier), clientlib.WithSession(), clientlib.WithLogger(logger))...)
+	s.client = clientlib.New(s.conn, append(o.insideIdentity(verifier), clientlib.WithSession())...)
 	access := &webAccess{verifier: verifier, cookie: o.web.cookie, signer: o.web.signer}
 	s.events = sse.New(s.client, sse.Config{
 		Authorize: access.authorize, AllowedOrigins: o.web.allowedOrigins, MaxConnections: web.places.limit, Logger: logger,

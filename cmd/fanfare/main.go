@@ -146,7 +146,7 @@ func (p *program) addCommands(root *cobra.Command) {
 	}{
 		{streamGroup, "Publish and subscribe:", []*cobra.Command{p.publishCommand(), p.subscribeCommand(), p.streamsCommand(), p.closeCommand()}},
 		{settingGroup, "Decide what is kept:", []*cobra.Command{p.policyCommand()}},
-		{serverGroup, "Run a server:", []*cobra.Command{p.serveCommand(), p.healthCommand(), p.migrateCommand(), p.benchCommand()}},
+		{serverGroup, "Run a server:", []*cobra.Command{p.serveCommand(), p.edgeCommand(), p.healthCommand(), p.migrateCommand(), p.benchCommand()}},
 		{otherGroup, "More:", []*cobra.Command{p.tokenCommand(), p.versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})

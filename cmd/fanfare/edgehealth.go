@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/fanfare-io/fanfare/clientlib/sse"
+)
+
+// edgeHealth is what an edge says of itself.
+type edgeHealth struct {
+	conn *grpc.ClientConn
+	// connected is closed when a server was connected for the first time.
+	connected chan struct{}
+	started   time.Time
+
+	mu sync.Mutex // guards what follows
+	// ready is true while a server is connected that is ready, since when is since.
+	ready    bool
+	since    time.Time
+	draining bool
+	once     sync.Once
+}
+
+func newEdgeHealth(conn *grpc.ClientConn) *edgeHealth {
+	now := time.Now()
+	return &edgeHealth{conn: conn, connected: make(chan struct{}), started: now, since: now}
+}
+
+// note notes whether a server is connected, and reports whether that is news.
+func (h *edgeHealth) note(ready bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ready {
+		h.once.Do(func() { close(h.connected) })
+	}
+	if h.ready == ready {
+		return false
+	}
+	h.ready, h.since = ready, time.Now()
+	return true
+}
+
+func (h *edgeHealth) drain() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.draining, h.since = true, time.Now()
+}
+
+// edgeDocument is the document of an edge's /healthz. Its first fields are those that a
+// server's has, too. Times are in UTC.
+type edgeDocument struct {
+	Status   string       `json:"status"`
+	Since    time.Time    `json:"since"`
+	Reasons  []string     `json:"reasons"`
+	Draining bool         `json:"draining"`
+	Events   edgeCounters `json:"events"`
+	Version  string       `json:"version,omitempty"`
+	Started  time.Time    `json:"started"`
+	Now      time.Time    `json:"now"`
+}
+
+// edgeCounters say how many browsers are connected and how many streams they watch.
+type edgeCounters struct {
+	Connections int `json:"connections"`
+	Streams     int `json:"streams"`
+}
+
+func (h *edgeHealth) document() (document edgeDocument, status int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	document = edgeDocument{
+		Status: "ready", Since: utc(h.since), Reasons: []string{}, Draining: h.draining,
+		Version: buildVersion(), Started: utc(h.started), Now: utc(time.Now()),
+	}
+	if !h.ready {
+		document.Reasons = append(document.Reasons, errNoServer.Error())
+	}
+	if h.draining {
+		document.Reasons = append(document.Reasons, "the edge is draining")
+	}
+	if len(document.Reasons) > 0 {
+		document.Status = "not ready"
+		return document, http.StatusServiceUnavailable
+	}
+	return document, http.StatusOK
+}
+
+func utc(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+
+// handler serves /healthz and /livez. stats are of the event streams; nil before there
+// are any.
+func (h *edgeHealth) handler(stats func() sse.Stats) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		document, status := h.document()
+		if stats != nil {
+			now := stats()
+			document.Events = edgeCounters{Connections: now.Connections, Streams: now.Streams}
+		}
+		writeHealth(w, status, document)
+	})
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		writeHealth(w, http.StatusOK, map[string]string{"status": "alive"})
+	})
+	return mux
+}
+
+func writeHealth(w http.ResponseWriter, status int, document any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	_ = encoder.Encode(document) // the client has gone
+}
