@@ -1,0 +1,298 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"crypto/elliptic"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/MicahParks/jwkset"
+	"github.com/golang-jwt/jwt/v5"
+	"golang.org/x/time/rate"
+)
+
+// issuerServer serves a set of keys.
+type issuerServer struct {
+	url string
+	// fetched counts requests.
+	fetched atomic.Int64
+
+	mu      sync.Mutex // guards what follows
+	respond http.HandlerFunc
+}
+
+func startIssuer(t *testing.T) *issuerServer {
+	t.Helper()
+	i := &issuerServer{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		i.fetched.Add(1)
+		i.mu.Lock()
+		respond := i.respond
+		i.mu.Unlock()
+		respond(w, r)
+	}))
+	t.Cleanup(func() {
+		server.Close()
+		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	})
+	i.url = server.URL
+	i.serve(jwkSet())
+	return i
+}
+
+func (i *issuerServer) answer(respond http.HandlerFunc) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.respond = respond
+}
+
+// serve serves a set from now on.
+func (i *issuerServer) serve(set []byte) {
+	i.answer(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(set) })
+}
+
+// jwk is the public key of a signer in a set.
+func jwk(s signer, id string, more ...string) map[string]any {
+	key := must(jwkset.NewJWKFromKey(s.key, jwkset.JWKOptions{Metadata: jwkset.JWKMetadataOptions{KID: id}}))
+	var fields map[string]any
+	if err := json.Unmarshal(must(json.Marshal(key.Marshal())), &fields); err != nil {
+		panic(err)
+	}
+	for i := 0; i+1 < len(more); i += 2 {
+		fields[more[i]] = more[i+1]
+	}
+	return fields
+}
+
+func jwkSet(keys ...map[string]any) []byte {
+	if keys == nil {
+		keys = []map[string]any{}
+	}
+	return must(json.Marshal(map[string]any{"keys": keys}))
+}
+
+// permitRefetch has the verifier fetch again for the next unknown key.
+func permitRefetch(v *Verifier) { v.jwks.limit = rate.NewLimiter(rate.Every(jwksPause), 1) }
+
+func TestKeysOfAnIssuer(t *testing.T) {
+	i := startIssuer(t)
+	other := newEd25519Signer()
+	secretKey := map[string]any{"kty": "oct", "kid": "secret", "k": base64.RawURLEncoding.EncodeToString(secret)}
+	i.serve(jwkSet(
+		jwk(rsaSigner(), "rsa", "alg", "RS256"), jwk(p256Signer(), "ec", "use", "sig"), jwk(ed25519Signer(), "ed"),
+		jwk(p384Signer(), "encryption", "use", "enc"), jwk(other, ""), secretKey,
+		map[string]any{"kty": "FUTURE", "kid": "future"},
+	))
+	v := newVerifier(t, Config{JWKSURL: i.url})
+	psSigner := signer{jwt.SigningMethodPS256, rsaSigner().key}
+	for _, c := range []struct {
+		name  string
+		token string
+		want  error
+	}{
+		{"RSA", rsaSigner().sign(t, header("kid", "rsa")), nil},
+		{"EC", p256Signer().sign(t, header("kid", "ec")), nil},
+		{"Ed25519", ed25519Signer().sign(t, header("kid", "ed")), nil},
+		{"without kid", p256Signer().sign(t), nil},
+		{"of a key without kid", other.sign(t, header("kid", "another")), nil},
+		{"another algorithm than the key's", psSigner.sign(t, header("kid", "rsa")), ErrInvalid},
+		{"of a key for encryption", p384Signer().sign(t, header("kid", "encryption")), ErrInvalid},
+		{"a secret in the set", secretSigner().sign(t, header("kid", "secret")), ErrInvalid},
+		{"the kid of another key", p256Signer().sign(t, header("kid", "ed")), ErrInvalid},
+		{"an unknown kid", p256Signer().sign(t, header("kid", "x")), ErrInvalid},
+		{"an unknown key", ecSigner(jwt.SigningMethodES256, elliptic.P256()).sign(t, header("kid", "ec")), ErrInvalid},
+	} {
+		if _, err := v.Verify(t.Context(), c.token); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// A new key is found when the first token of it comes, however many come at once, and what
+// the issuer has withdrawn is refused.
+func TestKeysOfAnIssuerChange(t *testing.T) {
+	i := startIssuer(t)
+	old, next := p256Signer(), ecSigner(jwt.SigningMethodES256, elliptic.P256())
+	i.serve(jwkSet(jwk(old, "old")))
+	v := newVerifier(t, Config{JWKSURL: i.url})
+	if _, err := v.Verify(t.Context(), old.sign(t, header("kid", "old"))); err != nil {
+		t.Fatal(err)
+	}
+	before := i.fetched.Load()
+	i.serve(jwkSet(jwk(next, "next")))
+	var all sync.WaitGroup
+	for n := range 50 {
+		token := next.sign(t, header("kid", "next"), claim("n", n))
+		all.Go(func() {
+			if _, err := v.Verify(t.Context(), token); err != nil {
+				t.Errorf("a token of the new key: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if fetched := i.fetched.Load() - before; fetched != 1 {
+		t.Errorf("the keys were fetched %d times", fetched)
+	}
+	if _, err := v.Verify(t.Context(), old.sign(t, header("kid", "old"), claim("again", true))); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a token of the old key: %v", err)
+	}
+}
+
+// Anybody can make up kids; they must not have the issuer asked each time.
+func TestMadeUpKeysDoNotFloodTheIssuer(t *testing.T) {
+	i := startIssuer(t)
+	i.serve(jwkSet(jwk(p256Signer(), "ec")))
+	v := newVerifier(t, Config{JWKSURL: i.url})
+	begun := time.Now()
+	for n := range 200 {
+		if _, err := v.Verify(t.Context(), p256Signer().sign(t, header("kid", fmt.Sprint(n)))); !errors.Is(err, ErrInvalid) {
+			t.Fatal(err)
+		}
+	}
+	allowed := 2 + int64(time.Since(begun)/jwksPause)
+	if fetched := i.fetched.Load(); fetched > allowed {
+		t.Errorf("the keys were fetched %d times, %d are allowed", fetched, allowed)
+	}
+}
+
+// A server starts while the issuer is away, says so, and finds the keys when it is back.
+// What it has fetched stays in force while the issuer is away again.
+func TestIssuerThatIsAway(t *testing.T) {
+	i := startIssuer(t)
+	good := p256Signer().sign(t, header("kid", "ec"))
+	for name, away := range map[string]http.HandlerFunc{
+		"an error":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
+		"a page":        func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
+		"an empty set":  func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(jwkSet()) },
+		"a redirection": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/other", http.StatusFound) },
+		"no end": func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte(`{"keys":[`))
+			key := append(must(json.Marshal(jwk(p256Signer(), "ec"))), ',')
+			for r.Context().Err() == nil {
+				if _, err := w.Write(key); err != nil {
+					return
+				}
+			}
+		},
+	} {
+		i.answer(away)
+		var log bytes.Buffer
+		v, err := NewVerifier(t.Context(), Config{JWKSURL: i.url, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, err := v.Verify(t.Context(), good); !errors.Is(err, ErrNoKeys) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if logged := strings.Contains(log.String(), "the keys of the issuer of tokens cannot be fetched"); logged == (name == "an empty set") {
+			t.Errorf("%s: the log is %q", name, log.String())
+		}
+		i.serve(jwkSet(jwk(p256Signer(), "ec")))
+		permitRefetch(v)
+		if _, err := v.Verify(t.Context(), good); err != nil {
+			t.Errorf("%s, when it is back: %v", name, err)
+		}
+		if name == "an empty set" {
+			continue // the issuer has withdrawn its keys
+		}
+		i.answer(away)
+		permitRefetch(v)
+		for _, token := range []string{p256Signer().sign(t, header("kid", "unknown")), p256Signer().sign(t, header("kid", "ec"), claim("x", 1))} {
+			_, err = v.Verify(t.Context(), token)
+		}
+		if err != nil {
+			t.Errorf("%s, when it is away again: %v", name, err)
+		}
+	}
+}
+
+// The keys of files count while the issuer is away, and beside its own.
+func TestKeysOfFilesBesideThoseOfAnIssuer(t *testing.T) {
+	i := startIssuer(t)
+	i.answer(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	v := newVerifier(t, Config{JWKSURL: i.url, Keys: append(p256Signer().keys(t, ""), secretSigner().keys(t, "")...)})
+	for _, s := range []signer{p256Signer(), secretSigner()} {
+		if _, err := v.Verify(t.Context(), s.sign(t)); err != nil {
+			t.Errorf("%s: %v", s.method.Alg(), err)
+		}
+	}
+	second := ecSigner(jwt.SigningMethodES256, elliptic.P256())
+	i.serve(jwkSet(jwk(second, "second")))
+	permitRefetch(v)
+	for _, s := range []signer{second, p256Signer()} {
+		if _, err := v.Verify(t.Context(), s.sign(t, header("kid", "second"))); err != nil {
+			t.Errorf("of the issuer, or of the file: %v", err)
+		}
+	}
+}
+
+func TestWaitingForKeysEndsWithTheCall(t *testing.T) {
+	i := startIssuer(t)
+	i.serve(jwkSet(jwk(p256Signer(), "ec")))
+	v := newVerifier(t, Config{JWKSURL: i.url})
+	asked, release := make(chan struct{}), make(chan struct{})
+	i.answer(func(http.ResponseWriter, *http.Request) {
+		close(asked)
+		<-release
+	})
+	var first sync.WaitGroup
+	first.Go(func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-asked
+			cancel()
+		}()
+		if _, err := v.Verify(ctx, p256Signer().sign(t, header("kid", "1"))); !errors.Is(err, context.Canceled) {
+			t.Errorf("the call that fetches: %v", err)
+		}
+	})
+	<-asked
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := v.Verify(ctx, p256Signer().sign(t, header("kid", "2"))); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call that waits: %v", err)
+	}
+	close(release)
+	first.Wait()
+}
+
+// The goroutine that fetches keys ends with its context, and fetches until then.
+func TestKeysAreFetchedAgainAndAgain(t *testing.T) {
+	var fetched atomic.Int64
+	transport := http.DefaultTransport
+	http.DefaultTransport = roundTripper(func(*http.Request) (*http.Response, error) {
+		fetched.Add(1)
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	})
+	defer func() { http.DefaultTransport = transport }()
+	synctest.Test(t, func(t *testing.T) {
+		newVerifier(t, Config{JWKSURL: "http://issuer.example/keys"})
+		elapse(10*jwksRefresh + time.Second)
+		if n := fetched.Load(); n != 11 {
+			t.Errorf("they were fetched %d times in 50 min", n)
+		}
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestURLOfKeysThatIsNone(t *testing.T) {
+	t.Parallel()
+	if _, err := NewVerifier(t.Context(), Config{JWKSURL: "://user:password@x"}); err == nil || strings.Contains(err.Error(), "password") {
+		t.Errorf("got %v", err)
+	}
+}
