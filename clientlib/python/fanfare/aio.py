@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import time
 import weakref
-from typing import Any, AsyncIterator, Awaitable, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, AsyncIterator, Awaitable, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union, cast
 
 import grpc
 import grpc.aio
@@ -185,8 +185,10 @@ class Client(ClientBase[_Connection]):
 
     async def _fetch(self, refresh: bool) -> str:
         assert self._token is not None
-        token = self._token(refresh)
-        return await token if inspect.isawaitable(token) else token
+        token: Any = self._token(refresh)
+        if inspect.isawaitable(token):
+            token = await token
+        return cast(str, token)
 
 
 class _Ended(Exception):

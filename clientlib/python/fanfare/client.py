@@ -210,7 +210,7 @@ class Client(ClientBase[_Connection]):
                 # grpc's, too: the client was closed, and its channels with it.
                 if not self._closing.is_set():
                     raise
-                raise ClientClosed if error is None else attempts.given_up(error)
+                raise ClientClosed() if error is None else attempts.given_up(error)
             if access.renews(error):
                 continue
             if helps_elsewhere(error):

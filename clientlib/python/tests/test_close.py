@@ -64,11 +64,11 @@ class CloseTest(unittest.TestCase):
         client = Client(f"127.0.0.1:{free_port()}")
         pausing, pause = threading.Event(), client._pause
 
-        def pause_long(_: float) -> None:
+        def pause_long(seconds: float) -> None:
             pausing.set()
             pause(10 * PATIENCE)
 
-        client._pause = pause_long  # type: ignore[method-assign]
+        client._pause = pause_long  # type: ignore[assignment]
         errors: List[BaseException] = []
 
         def publish() -> None:

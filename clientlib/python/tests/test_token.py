@@ -169,10 +169,9 @@ class TokenTest(unittest.TestCase):
         self.assertIsInstance(raised.exception.__cause__, RuntimeError)
         # Not if an earlier attempt may have published the frame.
         self.server.lost = True
-        source = Source("token 1")
-        client = self.client(source)
-        source.tokens, first = [], iter(["token 1"])
-        client._token = lambda refresh: next(first, None) or source(refresh)
+        tokens = ["token 1"]
+        client = Client(self.target, backoff=(0.01, 0.01), token=lambda refresh: tokens.pop())
+        self.addCleanup(client.close)
         with self.assertRaises(OutcomeUnknown):
             client.publish("c")
 
