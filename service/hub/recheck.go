@@ -83,10 +83,10 @@ func (h *Hub) changedOf(ctx context.Context, streams []*stream) []*stream {
 	if len(known) == 0 {
 		return refresh
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.ReadTimeout)
+	bounded, cancel := context.WithTimeout(ctx, h.cfg.ReadTimeout)
 	defer cancel()
 	h.counts.checks.Add(1)
-	changed, err := h.reader.Changed(ctx, l.Origin, known)
+	changed, err := h.reader.Changed(bounded, l.Origin, known)
 	if err != nil {
 		if ctx.Err() == nil {
 			h.refreshFailed.warn(slog.Int("streams", len(known)), slog.Any("error", err))

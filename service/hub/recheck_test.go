@@ -1,6 +1,8 @@
 package hub
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -189,4 +191,24 @@ func TestReReadWhenTheStoreDoesNotAnswer(t *testing.T) {
 			}
 		})
 	})
+}
+
+// Symptom: a store that did not answer in time whether streams had changed was not told of
+// in the log. Cause: the end of that wait was taken for the end of the hub.
+func TestCheckThatTakesTooLongIsLogged(t *testing.T) {
+	var log syncBuffer
+	cfg := Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), ReadTimeout: time.Second}
+	bubble(t, cfg, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 1)
+		r.subscribe(orders, Live()).caughtUp()
+		r.store.setBefore(func(what string) {
+			if what == "check" {
+				<-time.After(2 * time.Second)
+			}
+		})
+		advance(t, 40*time.Second)
+	})
+	if n := strings.Count(log.String(), "refresh failed"); n != 1 {
+		t.Errorf("it was told of %d times:\n%s", n, log.String())
+	}
 }
