@@ -20,6 +20,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/auth"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
@@ -85,6 +86,8 @@ type deliveryWorld struct {
 	hub    *hub.Hub
 	bus    *fakeBus
 	store  *sizedStore
+	// caller, if not nil, is who makes the calls that begin from now on.
+	caller *auth.Identity
 	// announcing is held while the hub is told something.
 	announcing sync.Mutex
 	tasks      sync.WaitGroup
@@ -178,9 +181,15 @@ func (w *deliveryWorld) publishEach(s backlog.StreamName, n int) {
 	synctest.Wait()
 }
 
+// callContext is the context of a call.
+func (w *deliveryWorld) callContext(c *connection) (context.Context, context.CancelFunc) {
+	ctx := peer.NewContext(context.WithoutCancel(w.t.Context()), &peer.Peer{AuthInfo: connectionInfo{connection: c}})
+	return context.WithCancel(auth.NewContext(ctx, w.caller))
+}
+
 // subscribe begins a call that wants everything.
 func (w *deliveryWorld) subscribe(s backlog.StreamName, c *connection) *fakeCall {
-	ctx, cancel := context.WithCancel(peer.NewContext(context.WithoutCancel(w.t.Context()), &peer.Peer{AuthInfo: connectionInfo{connection: c}}))
+	ctx, cancel := w.callContext(c)
 	call := &fakeCall{
 		world:  w,
 		name:   s,

@@ -2,7 +2,6 @@ package service
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fanfare-io/fanfare/backlog"
@@ -60,7 +58,7 @@ func (s *sessionStream) RecvMsg(message any) error {
 
 // session begins a session.
 func (w *deliveryWorld) session(c *connection) *fakeSession {
-	ctx, cancel := context.WithCancel(peer.NewContext(context.WithoutCancel(w.t.Context()), &peer.Peer{AuthInfo: connectionInfo{connection: c}}))
+	ctx, cancel := w.callContext(c)
 	s := &fakeSession{
 		fakeCall: &fakeCall{world: w, stream: &quotaStream{t: w.t, ctx: ctx, quota: writeQuota}, cancel: cancel, ended: make(chan error, 1)},
 		requests: make(chan *fanfarev1.SessionRequest, 100_000),
@@ -144,7 +142,8 @@ func shortened(r *fanfarev1.SessionResponse) string {
 func (s *fakeSession) check(r *fanfarev1.SessionResponse) error {
 	if len(r.GetNumbers()) == 0 {
 		switch r.GetNotice().(type) {
-		case *fanfarev1.SessionResponse_Progress, *fanfarev1.SessionResponse_Status, *fanfarev1.SessionResponse_Closing:
+		case *fanfarev1.SessionResponse_Progress, *fanfarev1.SessionResponse_Status, *fanfarev1.SessionResponse_Closing,
+			*fanfarev1.SessionResponse_Authenticated:
 			return nil
 		}
 		return errors.New("it has no numbers")
