@@ -26,9 +26,9 @@ bound as materialized (
   select array_agg(p.backlog order by c.ord) as backlogs,
          array_agg(coalesce((extract(epoch from p.retention_age) * 1000000)::bigint, 0) order by c.ord) as ages
     from unnest($1::text[]) with ordinality c(channel, ord) cross join lateral fanfare._policy(c.channel) p)
-select 0::bigint, pg_is_in_recovery()::int::bigint, fanfare._origin()
+select 0::bigint, null::bigint, pg_is_in_recovery()::int::bigint, fanfare._origin()
 union all
-select k.ord, null, null
+select 1, k.ord, null, null
   from known k cross join bound b
   left join fanfare.streams s on s.channel = k.channel and s.scope = k.scope
  where case when s.channel is null then k.epoch <> 0
@@ -45,19 +45,14 @@ func (s *Store) Changed(ctx context.Context, origin uint64, known []backlog.Stre
 	var changed []int
 	err := s.read(ctx, s.loading, origin, "look for changes", s.sql.changed, knownArguments(known), func(rows pgx.Rows) (who answerer, err error) {
 		changed = changed[:0]
-		var ord int64
-		var recovery, answering *int64
-		for rows.Next() {
-			if err := rows.Scan(&ord, &recovery, &answering); err != nil {
-				return who, err
+		err = eachRow(rows, func(r *row) {
+			if r.number(columnKind) == rowServer {
+				who = r.answerer()
+			} else {
+				changed = append(changed, int(r.number(columnRequest)-1))
 			}
-			if ord == 0 {
-				who = answerer{origin: *answering, recovery: *recovery == 1}
-				continue
-			}
-			changed = append(changed, int(ord-1))
-		}
-		return who, rows.Err()
+		})
+		return who, err
 	})
 	if err != nil {
 		return nil, err
