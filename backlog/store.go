@@ -96,8 +96,8 @@ type Reader interface {
 	Ping(ctx context.Context) error
 }
 
-// MaxLoadRequests bounds the requests of one Load and the streams of one Changed, MaxListedStreams the answer of
-// one ListStreams.
+// MaxLoadRequests bounds the requests of one Load and the streams of one Changed,
+// MaxListedStreams the answer of one ListStreams.
 const (
 	MaxLoadRequests  = 1000
 	MaxListedStreams = 1000
