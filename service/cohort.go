@@ -210,7 +210,7 @@ func (s *session) forgetMemberLocked(m *member) {
 
 // endCohortLocked has the clients told why the subscriptions of a cohort have ended.
 func (s *session) endCohortLocked(c *cohort, err error) {
-	f := s.failureOf(c.sub, err)
+	f := endingOf(c.sub, err)
 	numbers := make([]uint32, len(c.members))
 	for i, m := range c.members {
 		numbers[i] = m.number

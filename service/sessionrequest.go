@@ -126,8 +126,8 @@ func checkNumber(request string, number uint32) error {
 	return nil
 }
 
-// failureOf is what the client is told of a subscription that ended with err.
-func (s *session) failureOf(sub *hub.Subscription, err error) *failure {
+// endingOf is what the client is told of a subscription that ended with err.
+func endingOf(sub *hub.Subscription, err error) *failure {
 	if errors.Is(err, hub.ErrSlowSubscriber) {
 		return droppedFrames(sub.Position())
 	}
