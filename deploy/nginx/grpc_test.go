@@ -2,7 +2,6 @@ package nginx_test
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -112,7 +111,7 @@ func TestQuietStreamOfPublishesStays(t *testing.T) {
 	if answer, err := doomed.Recv(); err == nil {
 		t.Errorf("a stream that says nothing is answered %v by an nginx that waits for a second", answer)
 	}
-	if os.Getenv("FANFARE_LONG") != "" {
+	if inLongForm() {
 		<-time.After(70 * time.Second)
 	}
 	publish(t, quiet, 2)

@@ -23,6 +23,8 @@ import (
 // patience bounds each wait.
 const patience = 30 * time.Second
 
+func inLongForm() bool { return os.Getenv("FANFARE_LONG") != "" }
+
 func TestMain(m *testing.M) {
 	code := pgtest.Run(m)
 	if err := goleak.Find(); err != nil && code == 0 {
