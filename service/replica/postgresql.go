@@ -59,7 +59,7 @@ func OpenPostgreSQL(ctx context.Context, config pgbacklog.Config, listenURL stri
 		store.Close()
 		return nil, err
 	}
-	bus := listener.NewBus(listening, store.NotifyChannel(), announcementKeys(store), config.Logger)
+	bus := listener.NewBus(listening, store.NotifyChannel(), AnnouncementKeys(store), config.Logger)
 	return &OpenStore{
 		Store:         store,
 		MaxFrameBytes: store.MaxFrameBytes(),
@@ -98,8 +98,9 @@ func originOf(store backlog.Store) func(context.Context) (uint64, error) {
 	}
 }
 
-// announcementKeys reads the keys that announcements are checked with.
-func announcementKeys(store *pgbacklog.Store) func(context.Context) ([]listener.Key, error) {
+// AnnouncementKeys returns what reads the keys that announcements are checked with, for
+// [listener.NewBus].
+func AnnouncementKeys(store *pgbacklog.Store) func(context.Context) ([]listener.Key, error) {
 	return func(ctx context.Context) ([]listener.Key, error) {
 		stored, err := store.AnnouncementKeys(ctx)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/fanfare-io/fanfare/backlog/sqlitebacklog"
 	"github.com/fanfare-io/fanfare/listener"
 	"github.com/fanfare-io/fanfare/service"
+	"github.com/fanfare-io/fanfare/service/replica"
 )
 
 // sqlitePrefix is what the URL of a store on SQLite begins with.
@@ -40,24 +41,12 @@ func (r *Replica) openPostgreSQL(ctx context.Context, url string, cfg *Config) e
 		store.Close()
 		return err
 	}
-	r.ListenerBus = listener.NewBus(r.Listener, store.NotifyChannel(), announcementKeys(store), cfg.Logger)
+	r.ListenerBus = listener.NewBus(r.Listener, store.NotifyChannel(), replica.AnnouncementKeys(store), cfg.Logger)
 	r.Store, r.Bus = store, r.ListenerBus
 	r.parts = append(r.parts, store.Run, r.Listener.Run,
 		func(ctx context.Context) error { return r.ListenerBus.Run(ctx, r.Hub) })
 	cfg.Service.MaxFrameBytes, cfg.Service.BusKind = store.MaxFrameBytes(), service.BusPostgreSQL
 	return nil
-}
-
-// announcementKeys adapts the store's keys to the listener's.
-func announcementKeys(store *pgbacklog.Store) func(context.Context) ([]listener.Key, error) {
-	return func(ctx context.Context) ([]listener.Key, error) {
-		keys, err := store.AnnouncementKeys(ctx)
-		out := make([]listener.Key, len(keys))
-		for i, k := range keys {
-			out[i] = listener.Key{ID: k.ID, Secret: k.Secret}
-		}
-		return out, err
-	}
 }
 
 // openSQLite opens a store on SQLite, and tells the service's configuration of it.
