@@ -217,6 +217,7 @@ func (s *stream) dropLocked(a *backlog.Announcement) {
 	if a.Kind == backlog.AnnounceClosed || !current || a.Frame.Position.Sequence <= t.head.Sequence {
 		return
 	}
+	t.heard = 0 // as far as it was heard before is not known any more
 	id := a.RowID
 	if id == "" {
 		id = a.Frame.Position.String()

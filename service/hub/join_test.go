@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/fanfare-io/fanfare/backlog"
 )
@@ -104,6 +105,13 @@ func TestJoinWaitsForLateEphemeralFrames(t *testing.T) {
 			r.publishMany(orders, 0, 1)
 			earlier := r.subscribe(orders, Live())
 			earlier.caughtUp()
+			own := r.store.head(orders).Epoch ^ r.store.origin
+			// An announcement of what never was tells nothing.
+			r.bus.forge(backlog.Announcement{
+				Kind: backlog.AnnouncePointer, Stream: orders, OwnEpoch: own, Origin: r.store.origin,
+				Frame: backlog.Frame{Position: backlog.Position{Epoch: own ^ r.store.origin, Sequence: 100}},
+			})
+			synctest.Wait()
 			r.bus.hold()
 			r.ephemeralMany(orders, 0, 1)
 			r.publishMany(orders, 1, 1)
