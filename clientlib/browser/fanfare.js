@@ -135,7 +135,7 @@ export class Subscription {
   }
 
   #pause() {
-    if (this.#status.state !== 'ended') {
+    if (!['paused', 'ended'].includes(this.#status.state)) {
       this.#byFetch = true;
       this.#drop();
       this.#tell('paused');
@@ -148,13 +148,25 @@ export class Subscription {
     }
   }
 
-  // Somebody looks, or the network is back: what waits tries at once.
+  // Somebody looks, or the network is back: what waits tries at once. EventSource does not
+  // show its page heartbeats, so one that was quiet for long may be dead; others are
+  // watched.
   #hasten() {
-    if (this.#status.state === 'waiting') {
+    const { state } = this.#status;
+    if (state === 'waiting' || (state === 'open' && !this.#byFetch && this.#silence >= this.#patience)) {
       this.#byFetch = true;
       this.#drop();
       this.#connect();
     }
+  }
+
+  // For how many milliseconds nothing has come over the connection, and may have.
+  get #silence() {
+    return this.#world.now() - this.#link.heard;
+  }
+
+  get #patience() {
+    return silentHeartbeats * (this.#options.heartbeat ?? defaultHeartbeat);
   }
 
   // Gets an address and a token, and then a connection with them. A connection that is
@@ -203,7 +215,7 @@ export class Subscription {
       { headers, credentials: this.#options.credentials },
       {
         open: ofLink(() => this.#tell('open')),
-        bytes: ofLink(() => (link.heard = this.#world.now())),
+        heard: ofLink(() => (link.heard = this.#world.now())),
         id: ofLink((lastEventId) => this.#take(() => this.#takeIds(lastEventId))),
         event: ofLink((event) => this.#take(() => this.#takeEvent(event))),
         retry: ofLink((milliseconds) => (link.retryIn = milliseconds)),
@@ -215,20 +227,19 @@ export class Subscription {
     );
     link.close = close;
     if (this.#byFetch) {
-      this.#watch(link);
+      this.#watch();
     }
     this.#renew(url);
   }
 
   // A connection over which nothing comes, not even heartbeats, is dead: a network may
-  // vanish without a word. EventSource does not show its page heartbeats.
-  #watch(link) {
-    const limit = silentHeartbeats * (this.#options.heartbeat ?? defaultHeartbeat);
-    const silent = this.#world.now() - link.heard;
-    if (silent < limit) {
-      this.#after('watch', limit - silent, () => this.#watch(link));
+  // vanish without a word.
+  #watch() {
+    const left = this.#patience - this.#silence;
+    if (left > 0) {
+      this.#after('watch', left, () => this.#watch());
     } else {
-      this.#retry(new FanfareError(`nothing came for ${Math.round(silent)} ms`));
+      this.#retry(new FanfareError(`nothing came for ${Math.round(this.#silence)} ms`));
     }
   }
 
@@ -237,7 +248,7 @@ export class Subscription {
   #renew(url) {
     const left = Number(queryOf(url).get('expires')) * 1000 - this.#world.date();
     if (this.#source.renewed && left > 0) {
-      this.#after('renewal', left * (0.7 + 0.2 * this.#world.random()), () => this.#connect());
+      this.#after('renewal', left * (0.5 + 0.2 * this.#world.random()), () => this.#connect());
     }
   }
 
@@ -405,9 +416,15 @@ const controlEvents = ['fanfare.gap', 'fanfare.caught_up', 'fanfare.status', 'fa
 
 function openEventSource(world, url, { credentials }, on) {
   const source = new world.EventSource(url, { withCredentials: credentials === 'include' });
-  source.onopen = () => on.open();
+  source.onopen = () => {
+    on.heard();
+    on.open();
+  };
   for (const type of ['message', ...controlEvents]) {
-    source.addEventListener(type, on.event);
+    source.addEventListener(type, (event) => {
+      on.heard();
+      on.event(event);
+    });
   }
   source.onerror = () => (source.readyState === 2 ? on.gaveUp() : on.interrupted());
   return { close: () => source.close() };
@@ -430,7 +447,7 @@ function openFetch(world, url, { headers, credentials = 'same-origin' }, on) {
     const parser = new EventStreamParser(on);
     const reader = answer.body.getReader();
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
-      on.bytes();
+      on.heard();
       parser.push(part.value);
     }
     on.end(new FanfareError('the server has ended the connection'));

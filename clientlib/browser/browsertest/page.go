@@ -80,10 +80,11 @@ func (p *Page) Reload() {
 	p.do("reloading", chromedp.Reload())
 }
 
-// Back goes to the page before in the history and waits until it is shown.
+// Back goes to the page before in the history, and does not wait for it: a browser that
+// has kept the page as it was left does not load it. Wait for something of it.
 func (p *Page) Back() {
 	p.t.Helper()
-	p.do("going back", chromedp.NavigateBack())
+	p.Run("history.back()")
 }
 
 // Close closes the window, once everything that the page has written to its console

@@ -243,6 +243,34 @@ test('a page that comes back does not wait for EventSource', async () => {
   subscription.close();
 });
 
+test('an EventSource that was quiet for long is not trusted when the page is shown or the network back', async () => {
+  for (const come of [(world) => world.show(), (world) => world.fire('online')]) {
+    const { world, subscription, take } = await follow(stream, { heartbeat: 1000 });
+    await world.last(1).open();
+    await world.pass(2000);
+    await world.last().event('fanfare.caught_up', { stream, position: '7-1' }, '7-1');
+    await world.pass(2999);
+    await come(world);
+    take();
+    world.last(1);
+    await world.pass(1);
+    await come(world);
+    assert.ok(world.requests[0].aborted);
+    assert.deepEqual([world.last(2).kind, world.last().headers['Last-Event-ID'], take()], ['fetch', '7-1', ['connecting']]);
+    subscription.close();
+  }
+});
+
+test('a page that is hidden, left and frozen at once pauses once', async () => {
+  const { world, subscription, take } = await follow(stream, { ...fetching, pauseWhenHidden: 0 });
+  await world.hide();
+  await world.pass(0);
+  await world.fire('pagehide');
+  await world.fire('freeze', world.document);
+  assert.deepEqual(take(), ['connecting', 'paused']);
+  subscription.close();
+});
+
 test('a token goes with each connection, and is asked for anew once when it is refused', async () => {
   const asked = [];
   let tokens = 0;
@@ -315,7 +343,7 @@ test('a signed address is renewed before it expires, while the old connection st
   await world.last().open(wire.id('7-1'));
   take();
 
-  await world.pass(69_000);
+  await world.pass(49_000);
   assert.equal(asked.length, 1);
   await world.pass(1_000);
   assert.equal(asked.length, 2);

@@ -1,0 +1,194 @@
+package browser_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+	"github.com/fanfare-io/fanfare/clientlib/browser/browsertest"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+)
+
+// A page that is rendered with what is stored and the position after it is stale when
+// it has arrived. What was published meanwhile must reach it, and nothing twice.
+func TestAPageBornStaleMissesNothing(t *testing.T) {
+	w := newWorld(t, nil)
+	w.pages.HandleFunc("/rendered", func(rw http.ResponseWriter, r *http.Request) {
+		position := w.publish("rendered 1", "rendered 2")
+		servePage(rw, r)
+		fmt.Fprintf(rw, "<script>rendered = %q</script>", position)
+		// Before the page has read a byte.
+		w.publish("meanwhile 1", "meanwhile 2")
+	})
+	want := []string{"meanwhile 1", "meanwhile 2", "then 1", "then 2"}
+	for name, follow := range map[string]string{
+		"the module":  "follow(" + source + ", {after: rendered})",
+		"over fetch":  "follow(" + source + `, {after: rendered, transport: "fetch"})`,
+		"EventSource": `listen("` + address + `&after=" + rendered)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			page := browsertest.Start(t).Open(w.url + "/rendered")
+			page.Wait("the module", "window.ready")
+			w.publish("then 1")
+			page.Run(follow)
+			page.Wait("what is stored", `told.some((line) => line.startsWith("caughtup"))`)
+			w.publish("then 2")
+			expect(t, "the page got", awaitLast(page, "then 2"), want)
+			page.Run("(window.subscription ?? window.source).close()")
+		})
+	}
+}
+
+// A page keeps in the session what it has shown and the position after it, and goes on
+// from there when it is loaded again, while frames are published all the time.
+func TestAPageReloadedDuringTrafficMissesNothing(t *testing.T) {
+	w := newWorld(t, nil)
+	w.pages.HandleFunc("/kept", func(rw http.ResponseWriter, r *http.Request) {
+		servePage(rw, r)
+		fmt.Fprintf(rw, `<script type=module>
+			window.kept = JSON.parse(sessionStorage.getItem("kept") ?? '{"shown": []}');
+			follow(%s, {after: kept.position, onframe(frame) {
+				kept.shown.push(frame.text);
+				kept.position = frame.position;
+				sessionStorage.setItem("kept", JSON.stringify(kept));
+			}});
+		</script>`, source)
+	})
+	page := browsertest.Start(t).Open(w.url + "/kept")
+
+	stop := make(chan struct{})
+	published := 0
+	var traffic errgroup.Group
+	traffic.Go(func() error {
+		for {
+			select {
+			case <-stop:
+				return nil
+			default:
+			}
+			_, err := w.client.Publish(t.Context(), clientlib.NewFrame{Stream: lobby, Payload: []byte(strconv.Itoa(published + 1))})
+			if err != nil {
+				return err
+			}
+			published++
+		}
+	})
+	for range 6 {
+		shown := browsertest.Eval[int](page, "kept.shown.length")
+		page.Wait("frames", fmt.Sprintf("kept.shown.length > %d", shown+5))
+		page.Reload()
+	}
+	close(stop)
+	if err := traffic.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	page.Wait("the last frame", fmt.Sprintf("kept.shown.at(-1) === %q", strconv.Itoa(published)), "kept.shown.length")
+	expect(t, "over all its lives the page got", browsertest.Eval[[]string](page, "kept.shown"), numbers(1, published))
+}
+
+func TestEphemeralFramesDoNotMoveThePosition(t *testing.T) {
+	for name, follow := range map[string]string{
+		"the module":  "follow(" + source + ")",
+		"EventSource": `listen("` + address + `")`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			first := w.publish("one")
+			page := open(t, w.url)
+			page.Run(follow)
+			awaitLast(page, "one")
+			publishFrame(t, w.client, clientlib.NewFrame{Stream: lobby, Payload: []byte("typing"), Ephemeral: true})
+			awaitLast(page, "typing")
+			if name == "EventSource" {
+				expect(t, "lastEventId was", browsertest.Eval[[]string](page, "positions"), []string{first.String(), first.String()})
+			} else {
+				expect(t, "positions were", browsertest.Eval[[]string](page, "positions"), []string{first.String(), "ephemeral"})
+				expect(t, "after the ephemeral frame the position", browsertest.Eval[[]string](page, "[subscription.position]"), []string{first.String()})
+			}
+			// The page comes back after the durable frame: not before, which would repeat
+			// it, and not behind what follows.
+			page.Run("told.length = 0")
+			page.Allow("ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_REFUSED")
+			w.server.CloseClientConnections()
+			page.Wait("the end of the connection", `told.includes("waiting")`)
+			w.publish("two")
+			expect(t, "the page got", awaitLast(page, "two"), []string{"one", "typing", "two"})
+		})
+	}
+}
+
+func TestPayloadsArriveByteByByte(t *testing.T) {
+	w := newWorld(t, nil)
+	page := open(t, w.url)
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	payloads := [][]byte{
+		every, nil, []byte("\uFEFFmarked"), []byte("a\rb\r\nc\n\nd\n"), []byte("nul\x00"), []byte("\u2028\u0085 𝄞"),
+		[]byte("x\ndata: forged\n\nid: 1-1"), []byte("cut \xe2\x82"),
+	}
+	for _, transport := range []string{"undefined", `"fetch"`} {
+		page.Run("bytes = []; follow(" + source + ", {from: 'live', transport: " + transport + ", onframe: (frame) => bytes.push([frame.eventType, frame.headers, ...frame.payload])})")
+		page.Wait("the beginning", `told.some((line) => line.startsWith("caughtup"))`)
+		var want []any
+		for i, payload := range payloads {
+			eventType, header := "fanfarer", strconv.Itoa(i)+"\r\ndata: forged\n\n"
+			publishFrame(t, w.client, clientlib.NewFrame{Stream: lobby, Payload: payload, EventType: eventType, Headers: map[string]string{"n": header}})
+			line := []any{eventType, map[string]string{"n": header}}
+			for _, b := range payload {
+				line = append(line, b)
+			}
+			want = append(want, line)
+		}
+		page.Wait("all frames", fmt.Sprintf("bytes.length === %d", len(payloads)), "bytes.length")
+		wanted, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := browsertest.Eval[string](page, "JSON.stringify(bytes)"); got != string(wanted) {
+			t.Errorf("over transport %s the page got\n%s\nwant\n%s", transport, got, wanted)
+		}
+		page.Run("subscription.close()")
+	}
+}
+
+func TestAPageIsToldOfAGapAndOfTheEnd(t *testing.T) {
+	w := newWorld(t, nil)
+	first := w.publish("one")
+	w.publish("two")
+	closeStream(t, w)
+	reopened := w.publish("again")
+	begun := clientlib.Position{Epoch: reopened.Epoch}
+	page := open(t, w.url)
+	page.Run(fmt.Sprintf("follow(%s, {after: %q})", source, first))
+	expect(t, "the page got", awaitLast(page, "again"), []string{"again"})
+	page.Wait("what is stored", `told.at(-1).startsWith("caughtup")`, "told")
+	expect(t, "and was told", browsertest.Eval[[]string](page, "told"),
+		[]string{"connecting", "open", "gap EPOCH_CHANGED " + begun.String(), "frame again", "caughtup " + reopened.String()})
+
+	closeStream(t, w)
+	page.Wait("the end", `subscription.status.state === "ended"`, "told")
+	expect(t, "at the end it was told", browsertest.Eval[[]string](page, "told.slice(-2)"), []string{"closed " + reopened.String(), "ended"})
+
+	for _, transport := range []string{"undefined", `"fetch"`} {
+		page.Run(fmt.Sprintf("follow(%s, {after: %q, transport: %s})", source, reopened, transport))
+		page.Wait("the end", `subscription.status.state === "ended"`, "told")
+		expect(t, "of a stream that is closed it is told", browsertest.Eval[[]string](page, "told.slice(-2)"), []string{"closed " + reopened.String(), "ended"})
+	}
+}
+
+func closeStream(t testing.TB, w *world) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), browsertest.Patience)
+	defer cancel()
+	if _, err := w.replica.Client.CloseStream(ctx, &fanfarev1.CloseStreamRequest{Channel: lobby.Channel, Scope: lobby.Scope}); err != nil {
+		t.Fatal(err)
+	}
+}
