@@ -13,8 +13,8 @@ for await (const line of createInterface({ input: process.stdin })) {
     const { position } = await client.publish({
       channel: 'chat/messages',
       scope: room,
-      payload: JSON.stringify({ text: line }),
-      contentType: 'application/json',
+      payload: line,
+      contentType: 'text/plain',
     });
     console.log(`published at ${position}`);
   } catch (error) {

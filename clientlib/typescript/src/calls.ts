@@ -1,5 +1,5 @@
 import { fromBinary, toBinary, type DescMessage, type DescMethodServerStreaming, type DescMethodUnary, type MessageShape } from '@bufbuild/protobuf';
-import { Metadata, type Client, type ServiceError } from '@grpc/grpc-js';
+import type { Client, Metadata, ServiceError } from '@grpc/grpc-js';
 
 import { errorOf, FanfareError } from './errors.js';
 import { onAbort } from './signals.js';
@@ -26,12 +26,23 @@ function pathOf(method: { parent: { typeName: string }; name: string }): string 
   return `/${method.parent.typeName}/${method.name}`;
 }
 
-/** Makes a call with one response. It rejects with a FanfareError. */
+/** What every call is made with. */
+export interface CallOptions {
+  metadata: Metadata;
+  /** Cancels the call when it is aborted. */
+  signal: AbortSignal;
+}
+
+/**
+ * Makes a call with one response, which may take so many milliseconds. It rejects with
+ * a FanfareError.
+ */
 export function callUnary<I extends DescMessage, O extends DescMessage>(
   client: Client,
   method: DescMethodUnary<I, O>,
   request: Buffer,
-  signal: AbortSignal,
+  { metadata, signal }: CallOptions,
+  timeout: number,
 ): Promise<MessageShape<O>> {
   return new Promise((resolve, reject) => {
     const done = (error: ServiceError | null, response?: MessageShape<O>) => {
@@ -43,7 +54,8 @@ export function callUnary<I extends DescMessage, O extends DescMessage>(
       }
     };
     const call = client.makeUnaryRequest(
-      pathOf(method), unchanged, (bytes: Buffer) => decode(method.output, bytes), request, new Metadata(), done);
+      pathOf(method), unchanged, (bytes: Buffer) => decode(method.output, bytes), request, metadata,
+      timeout === Infinity ? {} : { deadline: Date.now() + timeout }, done);
     const forget = onAbort(signal, () => call.cancel());
   });
 }
@@ -58,11 +70,11 @@ export async function* callServerStreaming<I extends DescMessage, O extends Desc
   client: Client,
   method: DescMethodServerStreaming<I, O>,
   request: Buffer,
-  signal: AbortSignal,
+  { metadata, signal }: CallOptions,
   idleTimeout: number,
 ): AsyncGenerator<MessageShape<O>, void, undefined> {
   const call = client.makeServerStreamRequest<Buffer, MessageShape<O>>(
-    pathOf(method), unchanged, (bytes) => decode(method.output, bytes), request, new Metadata());
+    pathOf(method), unchanged, (bytes) => decode(method.output, bytes), request, metadata);
   const cancel = () => call.cancel();
   // The iterator throws errors while it is read. One that comes afterwards, of the
   // cancellation, would have no listener and end the process.

@@ -1,7 +1,8 @@
 import { create } from '@bufbuild/protobuf';
 import { credentials as grpcCredentials, type ChannelCredentials, type ChannelOptions } from '@grpc/grpc-js';
 
-import { callServerStreaming, callUnary, encode } from './calls.js';
+import { Access, Tokens, type TokenSource } from './access.js';
+import { callServerStreaming, callUnary, encode, type CallOptions } from './calls.js';
 import { errorOf, FanfareError } from './errors.js';
 import { FanfareService, PublishBatchRequestSchema, PublishRequestSchema, SubscribeRequestSchema, type SubscribeRequest, type SubscribeResponse } from './gen/fanfare/v1/fanfare_pb.js';
 import { isRepeatable, newFrameOf, publishedOf, type NewFrame, type Published, type PublishOptions } from './publish.js';
@@ -22,6 +23,12 @@ export interface ClientOptions {
   backoff?: BackoffOptions;
   /** Milliseconds after which a publish is given up, with all its retries. Default 30,000. */
   timeout?: number;
+  /**
+   * Milliseconds after which an attempt of a publish is given up and another one made,
+   * on the next target if there is one. Only for what may be attempted again though it
+   * may have been done. Default 10,000.
+   */
+  attemptTimeout?: number;
   /** Milliseconds to wait for a connection before the next target is tried. Default 5,000. */
   connectTimeout?: number;
   /**
@@ -30,6 +37,13 @@ export interface ClientOptions {
    * seconds. Default 60,000.
    */
   idleTimeout?: number;
+  /**
+   * Returns a bearer token, which every call is sent with. If the server refuses it, as
+   * it does when it has expired, a new one is asked for, once for all calls; if that is
+   * refused, too, the error is final. What the source throws ends a publish; a
+   * subscription tries again later. Default: none is sent.
+   */
+  token?: TokenSource;
   /** Options of `@grpc/grpc-js` for the connections, beside or instead of this library's. */
   channelOptions?: ChannelOptions;
 }
@@ -62,6 +76,8 @@ export class Client {
   readonly #replicas: Replicas;
   readonly #backoff: BackoffOptions | undefined;
   readonly #timeout: number;
+  readonly #attemptTimeout: number;
+  readonly #tokens: Tokens | undefined;
   readonly #idleTimeout: number;
   readonly #subscriptions = new Set<Subscription>();
   readonly #closed = new AbortController();
@@ -84,6 +100,8 @@ export class Client {
     );
     this.#backoff = options.backoff;
     this.#timeout = options.timeout ?? 30_000;
+    this.#attemptTimeout = options.attemptTimeout ?? 10_000;
+    this.#tokens = options.token && new Tokens(options.token);
     this.#idleTimeout = options.idleTimeout ?? 60_000;
   }
 
@@ -99,8 +117,8 @@ export class Client {
   async publish(frame: NewFrame, options: PublishOptions = {}): Promise<Published> {
     const wire = newFrameOf(frame);
     const request = encode(PublishRequestSchema, create(PublishRequestSchema, { frame: wire }));
-    const response = await this.#retrying(isRepeatable([wire]), options, ({ client }, signal) =>
-      callUnary(client, FanfareService.method.publish, request, signal));
+    const response = await this.#retrying(isRepeatable([wire]), options, ({ client }, call, timeout) =>
+      callUnary(client, FanfareService.method.publish, request, call, timeout));
     return publishedOf(response);
   }
 
@@ -113,8 +131,8 @@ export class Client {
   async publishBatch(frames: readonly NewFrame[], options: PublishOptions = {}): Promise<Published[]> {
     const wire = frames.map(newFrameOf);
     const request = encode(PublishBatchRequestSchema, create(PublishBatchRequestSchema, { frames: wire }));
-    const response = await this.#retrying(isRepeatable(wire), options, ({ client }, signal) =>
-      callUnary(client, FanfareService.method.publishBatch, request, signal));
+    const response = await this.#retrying(isRepeatable(wire), options, ({ client }, call, timeout) =>
+      callUnary(client, FanfareService.method.publishBatch, request, call, timeout));
     return response.results.map(publishedOf);
   }
 
@@ -125,8 +143,10 @@ export class Client {
    * @throws SyntaxError if `start.after` is a text and no position.
    */
   subscribe(options: SubscribeOptions): Subscription {
+    const access = new Access(this.#tokens);
     return new Subscription(options, {
-      open: (request, signal) => this.#open(request, signal),
+      open: (request, signal) => this.#open(request, signal, access),
+      renews: (error) => access.renews(error),
       backoff: this.#backoff,
       began: (subscription) => this.#subscriptions.add(subscription),
       ended: (subscription) => this.#subscriptions.delete(subscription),
@@ -142,14 +162,22 @@ export class Client {
     this.#replicas.close();
   }
 
-  #retrying<T>(repeatable: boolean, options: PublishOptions, call: (replica: Replica, signal: AbortSignal) => Promise<T>): Promise<T> {
+  #retrying<T>(
+    repeatable: boolean,
+    options: PublishOptions,
+    call: (replica: Replica, options: CallOptions, timeout: number) => Promise<T>,
+  ): Promise<T> {
+    const access = new Access(this.#tokens);
+    const timeout = repeatable ? this.#attemptTimeout : Infinity;
     const attempt: Attempt<T> = async (signal, sent) => {
+      const metadata = await access.metadata(signal);
       const replica = await this.#replicas.connected(signal);
       sent();
-      return this.#watching(replica, () => call(replica, signal));
+      return this.#watching(replica, () => call(replica, { metadata, signal }, timeout));
     };
     return withRetries(attempt, {
       repeatable,
+      renews: (error) => access.renews(error),
       backoff: new Backoff(this.#backoff),
       timeout: options.timeout ?? this.#timeout,
       signals: [options.signal, this.#closed.signal],
@@ -164,14 +192,19 @@ export class Client {
     }
   }
 
-  async *#open(request: SubscribeRequest, signal: AbortSignal): AsyncGenerator<SubscribeResponse, void, undefined> {
+  async *#open(request: SubscribeRequest, signal: AbortSignal, access: Access): AsyncGenerator<SubscribeResponse, void, undefined> {
     if (this.#closed.signal.aborted) {
       throw new FanfareError('FAILED_PRECONDITION', 'the client is closed');
     }
     const encoded = encode(SubscribeRequestSchema, request);
+    const metadata = await access.metadata(signal);
     const replica = await this.#replicas.connected(signal);
     try {
-      yield* callServerStreaming(replica.client, FanfareService.method.subscribe, encoded, signal, this.#idleTimeout);
+      const responses = callServerStreaming(replica.client, FanfareService.method.subscribe, encoded, { metadata, signal }, this.#idleTimeout);
+      for await (const response of responses) {
+        access.accepted();
+        yield response;
+      }
     } catch (thrown) {
       throw this.#noted(replica, thrown);
     }

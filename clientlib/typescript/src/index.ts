@@ -3,6 +3,7 @@
  *
  * @packageDocumentation
  */
+export type { TokenSource } from './access.js';
 export { Client, type ClientOptions } from './client.js';
 export { FanfareError, type Code, type ErrorDetails, type Reason } from './errors.js';
 export type { CaughtUp, Closed, DurableFrame, EphemeralFrame, Event, Frame, FrameContent, Gap, GapReason, Interrupted, Status, Subscribed } from './events.js';

@@ -11,21 +11,28 @@ const finalCodes: ReadonlySet<Code> = new Set([
   'UNIMPLEMENTED',
 ]);
 
-/** Whether asking again, unchanged, cannot help. */
+/** Whether subscribing again cannot help. */
 export function isFinal(error: FanfareError): boolean {
-  if (error.code === 'RESOURCE_EXHAUSTED') {
-    // Without a delay something must be given up first, or a message is too large.
-    return error.retryIn === undefined;
-  }
-  return finalCodes.has(error.code);
+  // Of what is exhausted only a limit stays so, until something is given up: a slow
+  // subscriber, or a server with too much to do, is well again by itself.
+  return finalCodes.has(error.code) || (error.reason === 'LIMIT_REACHED' && error.retryIn === undefined);
 }
 
-/** Whether a publish that failed this way may have been done all the same. */
-export function mayBeDone(error: FanfareError): boolean {
-  // A server that gives a reason says by it that nothing was stored or announced,
-  // with two exceptions. Without a reason it is an error of the way there or back,
-  // and UNAVAILABLE does not tell which of the two.
-  return error.reason === '' || error.reason === 'OUTCOME_UNKNOWN' || error.reason === 'INTERNAL';
+const ambiguousCodes: ReadonlySet<Code> = new Set(['UNKNOWN', 'DEADLINE_EXCEEDED', 'CANCELLED', 'INTERNAL']);
+
+/** Whether a publish that was sent and failed this way may have been done all the same. */
+function mayBeDone(error: FanfareError): boolean {
+  // UNAVAILABLE with a reason is a server's, and says that nothing was stored. Without
+  // one it is an error of the way there or back, and does not tell which of the two.
+  return ambiguousCodes.has(error.code) || (error.code === 'UNAVAILABLE' && error.reason === '');
+}
+
+/** Whether a publish that failed this way was certainly not done, and another attempt may help. */
+function isNotDone(error: FanfareError, sent: boolean): boolean {
+  if (error.code === 'RESOURCE_EXHAUSTED') {
+    return error.retryIn !== undefined; // else, for one, a frame is too large
+  }
+  return error.code === 'UNAVAILABLE' && (error.reason !== '' || !sent);
 }
 
 /** How waits before retries grow. */
@@ -89,6 +96,8 @@ export type Attempt<T> = (signal: AbortSignal, sent: () => void) => Promise<T>;
 export interface Retries {
   /** Whether what may have been done may be attempted again. */
   repeatable: boolean;
+  /** Whether an error is mended by another token. Default: none is. */
+  renews?: (error: FanfareError) => boolean;
   backoff: Backoff;
   /** Milliseconds for everything. */
   timeout: number;
@@ -102,7 +111,7 @@ export interface Retries {
  * repeatable. Otherwise it is UNKNOWN with the reason OUTCOME_UNKNOWN, and never
  * UNAVAILABLE, which callers take for nothing done.
  */
-export async function withRetries<T>(attempt: Attempt<T>, { repeatable, backoff, timeout, signals }: Retries): Promise<T> {
+export async function withRetries<T>(attempt: Attempt<T>, { repeatable, renews, backoff, timeout, signals }: Retries): Promise<T> {
   const over = new AbortController();
   const end = () => over.abort();
   const timer = setTimeout(end, Math.min(timeout, longestTimer));
@@ -117,9 +126,12 @@ export async function withRetries<T>(attempt: Attempt<T>, { repeatable, backoff,
       } catch (thrown) {
         failure = errorOf(thrown);
       }
-      const final = isFinal(failure) || failure.reason === 'EXPECTATION_FAILED';
-      doubtful ||= sent && !final && mayBeDone(failure);
-      if (!final && (repeatable || !doubtful)) {
+      if (renews?.(failure) && !over.signal.aborted) {
+        continue;
+      }
+      const doubt = sent && mayBeDone(failure);
+      doubtful ||= doubt;
+      if (doubt ? repeatable : isNotDone(failure, sent)) {
         await sleep(backoff.next(failure.retryIn), over.signal);
         if (!over.signal.aborted) {
           continue;
@@ -133,9 +145,12 @@ export async function withRetries<T>(attempt: Attempt<T>, { repeatable, backoff,
   }
 }
 
+// A server that refuses so has looked for the key.
+const settlingCodes: ReadonlySet<Code> = new Set(['INVALID_ARGUMENT', 'ALREADY_EXISTS', 'ABORTED', 'FAILED_PRECONDITION']);
+
 /** Whether a refusal says of earlier attempts, too, that they stored nothing. */
 function settles(error: FanfareError): boolean {
-  return error.reason === 'KEY_CONFLICT' || error.reason === 'EXPECTATION_FAILED';
+  return settlingCodes.has(error.code);
 }
 
 function outcomeUnknown(failure: FanfareError): FanfareError {

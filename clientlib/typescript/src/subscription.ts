@@ -33,6 +33,8 @@ export type Open = (request: SubscribeRequest, signal: AbortSignal) => AsyncIter
 /** What a subscription needs of its client. */
 export interface Surroundings {
   open: Open;
+  /** Whether the next call has another token, which mends an error. */
+  renews: (error: FanfareError) => boolean;
   backoff: BackoffOptions | undefined;
   began: (subscription: Subscription) => void;
   ended: (subscription: Subscription) => void;
@@ -84,6 +86,8 @@ export class Subscription implements AsyncIterableIterator<Event> {
   #closingIn: number | undefined;
   /** When the call was acknowledged; undefined if it was not yet. */
   #inForceSince: number | undefined;
+  /** True from a Subscribed that did not resume to the gap that says why. */
+  #owesGap = false;
   #wasInForce = false;
   #sawEphemeral = false;
   #holes = 0;
@@ -155,6 +159,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
         let failure = new FanfareError('UNAVAILABLE', 'the call ended without a reason');
         this.#closingIn = undefined;
         this.#inForceSince = undefined;
+        this.#owesGap = false;
         try {
           for await (const response of this.#surroundings.open(this.#request(), signal)) {
             for (const event of this.#eventsOf(response)) {
@@ -170,7 +175,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
         if (signal.aborted) {
           return undefined;
         }
-        if (isFinal(failure) || this.#holes >= maxHoles) {
+        if ((isFinal(failure) && !this.#surroundings.renews(failure)) || this.#holes >= maxHoles) {
           throw failure;
         }
         const retryIn = this.#nextWait(failure);
@@ -224,7 +229,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
         return undefined;
       }
       // The epoch may change without a gap; the numbering goes on.
-      if (frame.position.sequence !== last.sequence + 1n) {
+      if (this.#owesGap || frame.position.sequence !== last.sequence + 1n) {
         throw this.#hole(`the frame after ${last} is ${frame.position}, and no gap was told`);
       }
       this.#moveTo(frame.position, frame.position);
@@ -247,6 +252,12 @@ export class Subscription implements AsyncIterableIterator<Event> {
       }
       case 'gap': {
         const gap = gapOf(notice.value);
+        if (gap.reason === 'EPHEMERAL_MAYBE_MISSED') {
+          this.#sawEphemeral = true;
+          yield gap;
+          break;
+        }
+        this.#owesGap = false;
         const waits = this.#stillWaits(gap);
         this.#moveTo(gap.resumeAfter, gap.head);
         if (!waits) {
@@ -254,6 +265,9 @@ export class Subscription implements AsyncIterableIterator<Event> {
         }
         break;
       }
+      case 'progress':
+        this.#checkReached(positionOf(notice.value.position));
+        break;
       case 'status':
         yield { type: 'status', listening: notice.value.listening };
         break;
@@ -266,7 +280,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
       case 'closing':
         this.#closingIn = notice.value.retryIn && durationMs(notice.value.retryIn);
         break;
-      default: // a heartbeat, or a notice of a newer server
+      default: // a notice of a newer server
     }
   }
 
@@ -278,6 +292,8 @@ export class Subscription implements AsyncIterableIterator<Event> {
     // a gap that a broken connection withheld would go unnoticed.
     if (this.#position === undefined) {
       this.#moveTo(subscribed.resumeAfter, subscribed.head);
+    } else if (!subscribed.resumed) {
+      this.#owesGap = true;
     }
     yield subscribed;
     if (again && this.#sawEphemeral) {
@@ -299,7 +315,6 @@ export class Subscription implements AsyncIterableIterator<Event> {
   #stillWaits(gap: Gap): boolean {
     const nowhere = Position.zero;
     return (
-      gap.reason !== 'EPHEMERAL_MAYBE_MISSED' &&
       (this.#position ?? nowhere).equals(nowhere) &&
       gap.resumeAfter.equals(nowhere) &&
       gap.head.equals(this.#awaits) &&
@@ -310,7 +325,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
   /** Fails where the server believes to have sent frames that did not come. */
   #checkReached(position: Position): void {
     const last = this.#position ?? Position.zero;
-    if (position.epoch === last.epoch && position.sequence > last.sequence) {
+    if (position.sequence > last.sequence) {
       throw this.#hole(`the server is at ${position}, but the last frame that came is ${last}`);
     }
   }

@@ -1,25 +1,11 @@
 import assert from 'node:assert/strict';
-import { test, type TestContext } from 'node:test';
+import { test } from 'node:test';
 
-import type { SubscribeRequest, SubscribeResponse } from '@fanfare/client/protocol';
-import { fanfareServiceDefinition } from '@fanfare/client/protocol';
-import { Metadata, Server, ServerCredentials, status, type ServerWritableStream } from '@grpc/grpc-js';
+import { Metadata, status } from '@grpc/grpc-js';
 
 import { all, closed, frames, subscribed } from './fake.js';
+import { answer, serve, type Subscribing } from './said.js';
 import { newClient, until } from './server.js';
-
-type Subscribing = ServerWritableStream<SubscribeRequest, SubscribeResponse>;
-
-/** A server that says what no Fanfare server would. */
-async function serve(t: TestContext, subscribe: (call: Subscribing) => void): Promise<string> {
-  const server = new Server();
-  server.addService(fanfareServiceDefinition, { subscribe });
-  t.after(() => server.forceShutdown());
-  return new Promise((resolve, reject) => {
-    server.bindAsync('127.0.0.1:0', ServerCredentials.createInsecure(), (error, port) =>
-      error ? reject(error) : resolve(`127.0.0.1:${port}`));
-  });
-}
 
 function stream(client: ReturnType<typeof newClient>) {
   return client.subscribe({ channel: 'c', scope: 's' });
@@ -29,16 +15,16 @@ function stream(client: ReturnType<typeof newClient>) {
 test('a call is cancelled that is given up because frames are missing', async (t) => {
   const calls: Subscribing[] = [];
   const cancelled: Subscribing[] = [];
-  const address = await serve(t, (call) => {
+  const address = await serve(t, { subscribe(call) {
     call.on('cancelled', () => cancelled.push(call));
     if (calls.push(call) === 1) {
       [subscribed('7-0'), frames('7-2')].forEach((response) => call.write(response));
     } else {
-      [subscribed('7-0'), frames('7-1'), closed('7-1')].forEach((response) => call.write(response));
+      [subscribed('7-0', '7-1', true), frames('7-1'), closed('7-1')].forEach((response) => call.write(response));
       call.end();
     }
-  });
-  assert.deepEqual(await all(stream(newClient(t, address))), ['subscribed after 7-0', 'interrupted DATA_LOSS', 'subscribed after 7-0', '7-1', 'closed at 7-1']);
+  } });
+  assert.deepEqual(await all(stream(newClient(t, address))), ['subscribed after 7-0', 'interrupted DATA_LOSS', 'subscribed after 7-0, resumed', '7-1', 'closed at 7-1']);
   await until('the first call is cancelled', () => cancelled.includes(calls[0]!));
 });
 
@@ -48,13 +34,34 @@ test('an error whose details are not those of a Fanfare server is told by its co
     // ErrorInfo{reason: "OTHER", domain: "x"}, of somebody else
     Buffer.concat([Buffer.from([0x1a, 54, 0x0a, 40]), Buffer.from('type.googleapis.com/google.rpc.ErrorInfo'), Buffer.from([0x12, 10, 0x0a, 5]), Buffer.from('OTHER'), Buffer.from([0x12, 1]), Buffer.from('x')]),
   ];
-  const address = await serve(t, (call) => {
+  const address = await serve(t, { subscribe(call) {
     const metadata = new Metadata();
     metadata.set('grpc-status-details-bin', details.shift()!);
     call.emit('error', { code: status.PERMISSION_DENIED, details: 'no', metadata });
-  });
+  } });
   const client = newClient(t, address);
   for (let i = 0; i < 2; i++) {
     await assert.rejects(stream(client).next(), { code: 'PERMISSION_DENIED', reason: '', message: 'no' });
   }
+});
+
+// Behind a connection that lost an answer without a word a publish waited for all of its
+// time, though the frame had a key and another server could have been asked.
+test('an attempt of a publish that gets no answer is followed by another', async (t) => {
+  let silent = 0;
+  const silence = await serve(t, { publish: () => silent++ });
+  const server = await serve(t, { publish: answer });
+  t.mock.method(Math, 'random', () => 0); // clients begin with the first target
+  const client = newClient(t, [silence, server], { attemptTimeout: 100 });
+  assert.equal((await client.publish({ channel: 'c' })).position!.sequence, 1n);
+  assert.equal(silent, 1);
+  // Without a key it may have been done, so that is not found out by another attempt.
+  await assert.rejects(newClient(t, [silence, server], { attemptTimeout: 100 }).publish({ channel: 'c', idempotencyKey: '' }, { timeout: 300 }), { reason: 'OUTCOME_UNKNOWN' });
+  assert.equal(silent, 2);
+});
+
+test('an attempt without a key has all of the time', async (t) => {
+  const server = await serve(t, { publish: (call, done) => setTimeout(answer, 300, call, done) });
+  const client = newClient(t, server, { attemptTimeout: 100 });
+  assert.equal((await client.publish({ channel: 'c', idempotencyKey: '' })).position!.sequence, 1n);
 });

@@ -13,6 +13,8 @@ export type Step = SubscribeResponse | Error | 'wait';
 export class Fake {
   readonly requests: SubscribeRequest[] = [];
   readonly signals: AbortSignal[] = [];
+  /** Errors that another token mends. */
+  renews: (error: FanfareError) => boolean = () => false;
   /** Responses that were taken. */
   taken = 0;
   readonly #calls: Step[][];
@@ -25,6 +27,7 @@ export class Fake {
   subscribe(options: Partial<SubscribeOptions> = {}, max = 0): Subscription {
     return new Subscription({ channel: 'c', scope: 's', ...options }, {
       open: (request, signal) => this.#open(request, signal),
+      renews: (error) => this.renews(error),
       backoff: { min: 0, max },
       began: () => {},
       ended: () => {},
@@ -70,7 +73,6 @@ export function frames(...positions: string[]): SubscribeResponse {
   });
 }
 
-
 export function notice(value: MessageInitShape<typeof SubscribeResponseSchema>['notice']): SubscribeResponse {
   return create(SubscribeResponseSchema, { notice: value! });
 }
@@ -81,6 +83,10 @@ export function subscribed(resumeAfter: string, head = resumeAfter, resumed = fa
 
 export function caughtUp(position: string): SubscribeResponse {
   return notice({ case: 'caughtUp', value: { position: at(position) } });
+}
+
+export function progress(position: string): SubscribeResponse {
+  return notice({ case: 'progress', value: { position: at(position) } });
 }
 
 export function closed(last: string): SubscribeResponse {

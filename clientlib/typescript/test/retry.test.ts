@@ -74,7 +74,7 @@ const notStored = [
   failing('RESOURCE_EXHAUSTED', 'PUBLISH_QUEUE_FULL', 1),
   failing('RESOURCE_EXHAUSTED', 'DISK_FULL', 1),
 ];
-const maybeStored = [lost, failing('UNKNOWN', 'OUTCOME_UNKNOWN', 1), failing('INTERNAL'), failing('DEADLINE_EXCEEDED'), failing('CANCELLED')];
+const maybeStored = [lost, failing('UNKNOWN', 'OUTCOME_UNKNOWN', 1), failing('INTERNAL'), failing('INTERNAL', 'INTERNAL'), failing('DEADLINE_EXCEEDED'), failing('CANCELLED')];
 
 test('what is repeatable is attempted again after whatever may pass', async () => {
   for (const failure of [...notStored, ...maybeStored]) {
@@ -110,9 +110,18 @@ test('what cannot be mended is an error at once', async () => {
 test('a refusal after an attempt that may have been done leaves the outcome open, unless it tells', async () => {
   const { outcome } = await attempts([lost, failing('UNAUTHENTICATED')]);
   assert.equal((outcome as FanfareError).reason, 'OUTCOME_UNKNOWN');
-  for (const told of [failing('ABORTED', 'EXPECTATION_FAILED'), failing('ALREADY_EXISTS', 'KEY_CONFLICT')]) {
+  for (const told of [failing('ABORTED', 'EXPECTATION_FAILED'), failing('ALREADY_EXISTS', 'KEY_CONFLICT'), failing('FAILED_PRECONDITION', 'PARTLY_DUPLICATE')]) {
     assert.equal((await attempts([lost, told])).outcome, told);
   }
+});
+
+test('another token is another attempt, at once', async () => {
+  const refused = failing('UNAUTHENTICATED', 'TOKEN_EXPIRED');
+  let tokens = 1;
+  const renews = (error: FanfareError) => error.code === 'UNAUTHENTICATED' && tokens-- > 0;
+  const hour = new Backoff({ min: 3_600_000, max: 3_600_000 }, () => 1);
+  assert.deepEqual(await attempts([refused], { renews, repeatable: false, backoff: hour }), { made: 2, outcome: 'published' });
+  assert.deepEqual(await attempts([refused, refused], { renews }), { made: 1, outcome: refused });
 });
 
 test('a publish is given up after its timeout', async () => {

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { FanfareError, type Code } from '../src/errors.js';
 import { GapReason } from '../src/gen/fanfare/v1/fanfare_pb.js';
-import { all, caughtUp, closed, Fake, frames, gap, notice, subscribed, told } from './fake.js';
+import { all, caughtUp, closed, Fake, frames, gap, notice, progress, subscribed, told } from './fake.js';
 
 const lost = new FanfareError('UNAVAILABLE', 'the connection is lost');
 
@@ -84,6 +84,10 @@ for (const [what, hole] of [
   ['a frame of another epoch goes back', frames('8-1')],
   ['the replay ends too early', caughtUp('7-2')],
   ['the stream is closed too early', closed('7-2')],
+  ['a heartbeat is ahead', progress('7-2')],
+  // The epoch changes when the database restarts, and the numbering goes on.
+  ['the replay ends too early, in another epoch', caughtUp('8-2')],
+  ['the stream is closed too early, in another epoch', closed('8-2')],
 ] as const) {
   test(`where ${what}, the next call begins after the last good frame`, async () => {
     const server = new Fake(
@@ -97,8 +101,22 @@ for (const [what, hole] of [
   });
 }
 
+// The server cannot resume, says so, and the gap that tells why gets lost: frames that
+// continue the numbering by chance are those of another one.
+test('frames are not handed on while a gap is due', async () => {
+  const server = new Fake(
+    [subscribed('7-2', '9-4'), frames('9-3')],
+    [subscribed('7-2', '9-4'), gap('7-2', '9-0', GapReason.EPOCH_CHANGED), frames('9-1'), closed('9-1')],
+  );
+  assert.deepEqual(await all(server.subscribe({ start: { after: '7-2' } })), [
+    'subscribed after 7-2', 'interrupted DATA_LOSS',
+    'subscribed after 7-2', 'gap EPOCH_CHANGED 7-2 9-0', '9-1', 'closed at 9-1',
+  ]);
+  assert.deepEqual(server.starts, ['after 7-2', 'after 7-2']);
+});
+
 test('frames that are missing five times in a row are an error', async () => {
-  const hole = [subscribed('7-0'), frames('7-2')];
+  const hole = [subscribed('7-0', '7-2', true), frames('7-2')];
   const server = new Fake(hole, hole, hole, hole, hole);
   await assert.rejects(all(server.subscribe()), { code: 'DATA_LOSS', message: 'the frame after 7-0 is 7-2, and no gap was told' });
   assert.equal(server.requests.length, 5);
@@ -115,6 +133,20 @@ test('a gap moves the position, but for ephemeral frames', async () => {
   );
   assert.deepEqual(await all(server.subscribe({ start: { after: '7-2' } })), [
     'subscribed after 7-5', 'gap TRIMMED 7-2 7-5', '7-6', 'ephemeral', 'gap EPHEMERAL_MAYBE_MISSED 7-6 7-6', '7-7', 'closed at 7-7',
+  ]);
+});
+
+// A server tells of ephemeral frames when it has found out, with the head that it knows
+// then: durable frames before that are still to come.
+test('a gap of ephemeral frames leaves the position where it is', async () => {
+  const server = new Fake(
+    [subscribed('7-0', '7-3'), frames('7-1'), gap('7-1', '7-3', GapReason.EPHEMERAL_MAYBE_MISSED), frames('7-2', '7-3'), lost],
+    [subscribed('7-3', '7-3', true), closed('7-3')],
+  );
+  assert.deepEqual(await all(server.subscribe()), [
+    'subscribed after 7-0', '7-1', 'gap EPHEMERAL_MAYBE_MISSED 7-1 7-3', '7-2', '7-3', 'interrupted UNAVAILABLE',
+    // The stream carries some, though none has come.
+    'subscribed after 7-3, resumed', 'gap EPHEMERAL_MAYBE_MISSED 7-3 7-3', 'closed at 7-3',
   ]);
 });
 
@@ -185,6 +217,31 @@ test('a limit ends the subscription only if waiting cannot help', async () => {
   const subscription = server.subscribe();
   assert.equal(told((await subscription.next()).value!), 'interrupted RESOURCE_EXHAUSTED LIMIT_REACHED');
   await assert.rejects(subscription.next(), { reason: 'LIMIT_REACHED' });
+});
+
+// A subscriber that was too slow is well again by itself, and a server says no delay then.
+test('what else is exhausted does not end the subscription', async () => {
+  for (const reason of ['SLOW_SUBSCRIBER', '']) {
+    const server = new Fake(
+      [subscribed('7-0'), frames('7-1'), new FanfareError('RESOURCE_EXHAUSTED', '', { reason })],
+      [subscribed('7-1', '7-1', true), closed('7-1')],
+    );
+    assert.deepEqual((await all(server.subscribe())).slice(2), [
+      `interrupted RESOURCE_EXHAUSTED ${reason}`.trimEnd(), 'subscribed after 7-1, resumed', 'closed at 7-1',
+    ]);
+  }
+});
+
+test('a refused token ends the subscription only if there is no other', async () => {
+  const expired = new FanfareError('UNAUTHENTICATED', '', { reason: 'TOKEN_EXPIRED' });
+  const server = new Fake([subscribed('7-0'), expired], [subscribed('7-0', '7-0', true), expired]);
+  let tokens = 1;
+  server.renews = () => tokens-- > 0;
+  const subscription = server.subscribe();
+  await subscription.next();
+  assert.equal(told((await subscription.next()).value!), 'interrupted UNAUTHENTICATED TOKEN_EXPIRED');
+  await subscription.next();
+  await assert.rejects(subscription.next(), { reason: 'TOKEN_EXPIRED' });
 });
 
 for (const [how, end] of [
