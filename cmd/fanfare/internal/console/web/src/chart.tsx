@@ -57,7 +57,7 @@ function options(width: number, series: Series[]): uPlot.Options {
         incrs: [60, 120, 300],
         splits: (_, __, min, max, every) => {
           const out = [];
-          for (let at = max; at >= min; at -= every) {
+          for (let at = max; at > min - 1; at -= every) {
             out.unshift(at);
           }
           return out;

@@ -19,6 +19,8 @@ interface Props {
   text?: string;
   /** The names are given by what is around the form. */
   fixed?: boolean;
+  /** What is seldom needed is folded away. */
+  short?: boolean;
   onPublished?: (name: StreamName) => void;
 }
 
@@ -33,8 +35,11 @@ const controls: Record<string, string> = {
   ephemeral: 'ephemeral',
 };
 
-export function PublishForm({ stream, text = '', fixed = false, onPublished }: Props) {
+export function PublishForm({ stream, text = '', fixed = false, short = false, onPublished }: Props) {
   const form = useRef<HTMLFormElement>(null);
+  const more = useRef<HTMLDetailsElement>(null);
+  // What was typed outlives a look at the other source.
+  const typed = useRef(text);
   const [fromFile, setFromFile] = useState(false);
   const [file, setFile] = useState<File>();
   const [ephemeral, setEphemeral] = useState(false);
@@ -72,7 +77,11 @@ export function PublishForm({ stream, text = '', fixed = false, onPublished }: P
       onPublished?.({ channel: frame.channel, scope: frame.scope });
     } catch (err) {
       const field = err instanceof ApiError ? err.field.replace(/^frame\./, '') : '';
-      setFailure({ control: controls[field] ?? '', message: messageOf(err) });
+      const control = controls[field] ?? '';
+      if (more.current?.querySelector(`[name="${control}"]`)) {
+        more.current.open = true;
+      }
+      setFailure({ control, message: messageOf(err) });
     } finally {
       setBusy(false);
     }
@@ -106,52 +115,63 @@ export function PublishForm({ stream, text = '', fixed = false, onPublished }: P
           </Field>
         ) : (
           <Field name="payload" label="Text" failure={failure}>
-            {(a) => <textarea {...a} rows={4} spellcheck={false} defaultValue={text} />}
+            {(a) => (
+              <textarea
+                {...a}
+                rows={4}
+                spellcheck={false}
+                defaultValue={typed.current}
+                onInput={(e) => (typed.current = e.currentTarget.value)}
+              />
+            )}
           </Field>
         )}
       </fieldset>
-      <div class="pair">
-        <Field name="content-type" label="Content type" failure={failure}>
-          {(a) => (
-            <input
-              {...a}
-              key={`${fromFile} ${file?.type}`}
-              defaultValue={fromFile ? (file?.type ?? '') : 'text/plain'}
-              list="content-types"
-              autocomplete="off"
-              spellcheck={false}
-            />
-          )}
+      <details class="more" ref={more} open={!short}>
+        <summary>Types, key, ephemeral</summary>
+        <div class="pair">
+          <Field name="content-type" label="Content type" failure={failure}>
+            {(a) => (
+              <input
+                {...a}
+                key={`${fromFile} ${file?.type}`}
+                defaultValue={fromFile ? (file?.type ?? '') : 'text/plain'}
+                list="content-types"
+                autocomplete="off"
+                spellcheck={false}
+              />
+            )}
+          </Field>
+          <datalist id="content-types">
+            <option value="text/plain" />
+            <option value="application/json" />
+            <option value="application/octet-stream" />
+          </datalist>
+          <Field name="event-type" label="Event type" hint="Browsers get it as the event’s name" failure={failure}>
+            {(a) => <input {...a} autocomplete="off" spellcheck={false} />}
+          </Field>
+        </div>
+        <Field
+          name="key"
+          label="Idempotency key"
+          hint={ephemeral ? 'Not for ephemeral frames' : 'Published again with the same key, it is stored once'}
+          failure={failure}
+        >
+          {(a) => <input {...a} disabled={ephemeral} autocomplete="off" spellcheck={false} />}
         </Field>
-        <datalist id="content-types">
-          <option value="text/plain" />
-          <option value="application/json" />
-          <option value="application/octet-stream" />
-        </datalist>
-        <Field name="event-type" label="Event type" hint="Browsers get it as the event’s name" failure={failure}>
-          {(a) => <input {...a} autocomplete="off" spellcheck={false} />}
-        </Field>
-      </div>
-      <Field
-        name="key"
-        label="Idempotency key"
-        hint={ephemeral ? 'Not for ephemeral frames' : 'Published again with the same key, it is stored once'}
-        failure={failure}
-      >
-        {(a) => <input {...a} disabled={ephemeral} autocomplete="off" spellcheck={false} />}
-      </Field>
-      <label class="check">
-        <input
-          type="checkbox"
-          name="ephemeral"
-          checked={ephemeral}
-          onChange={(e) => setEphemeral(e.currentTarget.checked)}
-        />
-        <span>
-          Ephemeral
-          <small>Reaches those who are subscribed now, and is not stored</small>
-        </span>
-      </label>
+        <label class="check">
+          <input
+            type="checkbox"
+            name="ephemeral"
+            checked={ephemeral}
+            onChange={(e) => setEphemeral(e.currentTarget.checked)}
+          />
+          <span>
+            Ephemeral
+            <small>Reaches those who are subscribed now, and is not stored</small>
+          </span>
+        </label>
+      </details>
       <div class="submit">
         <button type="submit" class="primary" aria-disabled={busy}>
           {busy ? 'Publishing…' : 'Publish'}

@@ -94,7 +94,7 @@ export function StreamView({ name }: { name: StreamName }) {
           </section>
           <section class="panel" aria-labelledby="publish-title">
             <h3 id="publish-title">Publish to this stream</h3>
-            <PublishForm stream={name} fixed />
+            <PublishForm stream={name} fixed short />
           </section>
         </div>
       </div>

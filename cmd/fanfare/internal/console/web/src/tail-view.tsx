@@ -136,7 +136,7 @@ function Opened({ item: { frame, payload } }: { item: ShownFrame }) {
   return (
     <div class="tail-more">
       <dl class="facts">
-        <div class="fact">
+        <div class="fact wide">
           <dt>Position</dt>
           <dd>{frame.position ? <code class="position">{frame.position}</code> : 'none: it is ephemeral'}</dd>
         </div>

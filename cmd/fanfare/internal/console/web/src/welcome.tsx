@@ -1,5 +1,5 @@
 // The first screen of a server without streams.
-import { at } from './api';
+import { at, token } from './api';
 import { Command } from './parts';
 import { PublishForm } from './publish';
 import { go, streamLink } from './route';
@@ -10,12 +10,12 @@ export function Welcome() {
   return (
     <div class="welcome">
       <section class="panel">
-        <h2>No stream yet</h2>
+        <h2>{token.value === '' ? 'No stream yet' : 'No stream yet, or none that your token shows'}</h2>
         <p>
           A stream exists from its first frame on. It is named by a <b>channel</b>, what kind of thing is published, and
           a <b>scope</b>, which one. Publish a frame here, and you see it arrive.
         </p>
-        <PublishForm stream={first} text="hello, world" onPublished={(name) => go(streamLink(name))} />
+        <PublishForm stream={first} text="hello, world" short onPublished={(name) => go(streamLink(name))} />
       </section>
       <section class="panel">
         <h2>Or from a terminal</h2>
