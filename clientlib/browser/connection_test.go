@@ -202,3 +202,29 @@ func TestADrainedServerIsResumedOnAnother(t *testing.T) {
 	expect(t, "the page got", awaitLast(page, "from the second"), []string{"from the first", "from the second"})
 	expect(t, "it had waited because of", browsertest.Eval[[]string](page, "reasons"), []string{"DRAINING"})
 }
+
+// A page publishes to a server of another origin and follows it there.
+func TestAPagePublishes(t *testing.T) {
+	w := newWorld(t, nil) // for the page alone
+	replica := startReplica(t, "sqlite::memory:", "--http-allowed-origin", w.url)
+	page := open(t, w.url)
+	page.Run(fmt.Sprintf("server = 'http://%s'; follow(%s, {server})", replica.http, source))
+	page.Wait("the beginning", `told.at(-1)?.startsWith("caughtup")`, "told")
+	page.Run(`published = []; (async () => {
+		const frame = (more) => fanfare.publish({...` + source + `, ...more}, {server, token: () => 'any'});
+		published.push(await frame({payload: 'text', eventType: 'said', headers: {by: 'ann'}, idempotencyKey: 'k'}));
+		published.push(await frame({payload: 'text', eventType: 'said', headers: {by: 'ann'}, idempotencyKey: 'k'}));
+		published.push(await frame({payload: Uint8Array.of(0xff, 0), ephemeral: true}));
+		published.push(await frame({json: {n: 1}, expected: fanfare.Position.parse(published[0].position)}));
+		published.push(await frame({json: {n: 2}, expected: {sequence: 1}}).catch((error) => error.code + ' ' + error.reason + ' ' + error.final));
+		published.push(await frame({channel: ''}).catch((error) => error.field));
+	})()`)
+	expect(t, "the page got", awaitLast(page, `{"n":1}`), []string{"text", "\uFFFD\x00", `{"n":1}`})
+	page.Wait("all answers", "published.length === 6", "published")
+	page.Allow("the server responded with a status of 4")
+	got := browsertest.Eval[string](page, `JSON.stringify([published[1].duplicate, published[1].position === published[0].position, published[2].position ?? null,
+		published[0].position === positions[0], published[3].position === positions[2], published[4], published[5]])`)
+	if want := `[true,true,null,true,true,"ABORTED EXPECTATION_FAILED true","frame.channel"]`; got != want {
+		t.Errorf("publishing came to\n%s\nwant\n%s", got, want)
+	}
+}
