@@ -257,6 +257,11 @@ func (c *conn) rest() bool {
 	if !c.grant.Expires.IsZero() && c.grant.Expires.Before(next) {
 		next = c.grant.Expires
 	}
+	for _, cursor := range c.cursors {
+		if cursor.rests && cursor.restsUntil.Before(next) {
+			next = cursor.restsUntil
+		}
+	}
 	c.timer.Reset(max(time.Until(next), time.Millisecond))
 	return true
 }

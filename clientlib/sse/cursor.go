@@ -2,9 +2,13 @@ package sse
 
 import (
 	"errors"
+	"time"
 
 	"github.com/fanfare-io/fanfare/clientlib"
 )
+
+// restTime is how long a relay may be behind a page.
+const restTime = time.Second
 
 // errHandlerClosed ends what begins after Close.
 var errHandlerClosed = errors.New("the handler is closed")
@@ -46,11 +50,12 @@ type cursor struct {
 	page   *page
 	pageAt int
 	read   *pageRead
-	// rested is the number after the end of the ring at which a page had nothing and the
-	// ring did not hold the position, which will change when the relay has taken in
-	// more; 0: a page may be read.
-	rested  uint64
-	emptied bool
+	// rests is true while the ring does not hold the position, though the last page came up
+	// to it: the relay will, when it has taken in what ends behind restsAt, but at
+	// restsUntil another page is read.
+	rests      bool
+	restsAt    uint64
+	restsUntil time.Time
 
 	// owesMissed is true if ephemeral frames may have been missed here.
 	owesMissed bool
@@ -88,6 +93,9 @@ func (c *cursor) beginInRing() (found, ready bool) {
 	place, position := r.ring.end, r.position
 	switch {
 	case c.start.kind == fromLive, c.start.kind == fromLast && c.start.last == 0:
+		if !r.caughtUp {
+			return false, false // its end is not the stream's
+		}
 	case c.start.kind == fromAfter:
 		position = c.start.position
 		if place, found = r.ring.find(position, false); !found {
@@ -193,7 +201,7 @@ func (c *cursor) takePage(b *batch) {
 			return
 		}
 	}
-	c.emptied = c.page.caughtUp
+	c.rests, c.restsUntil = c.page.caughtUp || c.page.ahead, time.Time{}
 	if c.page.caughtUp && !c.caughtUp {
 		c.caughtUp = true
 		b.add(c, notice, caughtUpBlock(c.relay.stream, c.position))
@@ -291,7 +299,7 @@ func (c *cursor) placeLocked(number uint64) {
 	ring := &c.relay.ring
 	c.forgetMissedLocked(c.ephemeralFrom)
 	c.placed, c.numberedFrom, c.caughtUpAt = true, number, ring.end
-	c.emptied, c.rested = false, 0
+	c.rests = false
 	c.next = min(number, c.ephemeralFrom)
 }
 
@@ -322,13 +330,15 @@ func (c *cursor) behind(ended bool, end uint64) bool {
 		c.fail(c.relay.err)
 		return false
 	}
-	if c.emptied { // the relay will come here by itself
-		c.emptied, c.rested = false, end+1
-	}
-	if c.rested == end+1 {
+	switch now := time.Now(); {
+	case !c.rests:
+	case c.restsUntil.IsZero():
+		c.restsAt, c.restsUntil = end, now.Add(restTime)
+		return false
+	case c.restsAt == end && now.Before(c.restsUntil):
 		return false
 	}
-	c.rested = 0
+	c.rests = false
 	c.readPage(after(c.position))
 	return false
 }

@@ -45,14 +45,20 @@ type edge struct {
 	replica *servicetest.Replica
 }
 
-// newClient returns a client of replicas with short pauses.
-func newClient(t testing.TB, addresses []string, options ...clientlib.Option) *clientlib.Client {
+func connect(t testing.TB, addresses []string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := clientlib.Connect(addresses, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// newClient returns a client of replicas with short pauses.
+func newClient(t testing.TB, addresses []string, options ...clientlib.Option) *clientlib.Client {
+	t.Helper()
+	conn := connect(t, addresses)
 	options = append([]clientlib.Option{clientlib.WithBackoff(5*time.Millisecond, 100*time.Millisecond)}, options...)
 	c := clientlib.New(conn, options...)
 	t.Cleanup(func() { _ = c.Close() })
@@ -132,7 +138,6 @@ type browser struct {
 	// seen are all events, as text.
 	seen []string
 }
-
 
 // request sends a request and returns what is answered. The stream ends after patience.
 func (e *edge) request(method, target string, headers ...string) (*http.Response, context.CancelFunc) {

@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/fanfare-io/fanfare/clientlib"
 )
 
-// pageBytes is after how many bytes a page ends; one frame is always taken.
-const pageBytes = 64 << 10
+const (
+	// pageBytes is after how many bytes a page ends; one frame is always taken.
+	pageBytes = 64 << 10
+	// pageTime is after how long it ends, once it has anything: a browser should not wait for
+	// a page to be full when the servers are slow.
+	pageTime = 100 * time.Millisecond
+)
 
 // page is a part of a stream that the ring does not have, or the answer that it is not
 // needed: what a subscription of its own yielded.
@@ -18,8 +24,9 @@ type page struct {
 	begins clientlib.Position
 	// entries are durable frames, gaps that move the position, and the stream's close.
 	entries []*entry
-	// caughtUp is true if the stream had nothing more.
-	caughtUp bool
+	// caughtUp is true if the stream had nothing more. ahead is true if it had what the
+	// relay has not had yet.
+	caughtUp, ahead bool
 }
 
 // pageRead is a page that is being read, or will be, for all who wait for it. The
@@ -146,8 +153,9 @@ func (r *relay) subscribePage(ctx context.Context, from start) (*page, error) {
 	s := r.handler.client.Subscribe(ctx, r.stream, from.upstream(), clientlib.WithReadAhead(pageBytes))
 	defer func() { _ = s.Close() }()
 	reading := pageReading{relay: r, from: from, page: &page{}}
+	patience := ctx
 	for {
-		e, err := s.Next(ctx)
+		e, err := s.Next(patience)
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF), reading.bytes > 0:
@@ -157,6 +165,11 @@ func (r *relay) subscribePage(ctx context.Context, from start) (*page, error) {
 		}
 		if reading.take(e) {
 			return reading.page, nil
+		}
+		if reading.bytes > 0 && patience == ctx {
+			var stop context.CancelFunc
+			patience, stop = context.WithTimeout(ctx, pageTime)
+			defer stop()
 		}
 	}
 }
@@ -182,6 +195,9 @@ func (p *pageReading) take(event clientlib.Event) (full bool) {
 	case *clientlib.Frame:
 		if e.Ephemeral {
 			return false
+		}
+		if p.page.ahead = !p.awaitsClosed && r.isBehind(e.Position); p.page.ahead {
+			return true
 		}
 		p.add(newEntry(r.stream, e, e.Position, r.formsWanted()))
 		return p.bytes >= pageBytes || r.holds(e.Position)
@@ -213,6 +229,14 @@ func (p *pageReading) takeSubscribed(e *clientlib.Subscribed) (full bool) {
 func (p *pageReading) add(e *entry) {
 	p.page.entries = append(p.page.entries, e)
 	p.bytes += e.size
+}
+
+// isBehind reports whether a frame comes after all that the relay has had. It is left to
+// the relay: ephemeral frames that were published before it may be on their way there.
+func (r *relay) isBehind(p clientlib.Position) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return p.Sequence > r.position.Sequence
 }
 
 func (r *relay) formsWanted() [forms]bool {

@@ -45,21 +45,30 @@ func newParser(source io.Reader) *parser { return &parser{source: source} }
 // next returns the next event that a browser would dispatch.
 func (p *parser) next() (event, error) {
 	for {
+		if e, dispatched, err := p.block(); dispatched || err != nil {
+			return e, err
+		}
+	}
+}
+
+// block reads the next block, which dispatches an event or only moves the id.
+func (p *parser) block() (e event, dispatched bool, err error) {
+	for {
 		line, err := p.line()
 		if err != nil {
-			return event{}, err
+			return event{}, false, err
 		}
 		if line == "" {
 			p.unfinished = false
-			if e, ok := p.dispatch(); ok {
-				return e, nil
+			e, dispatched = p.dispatch()
+			if !dispatched {
+				p.blocks++
 			}
-			p.blocks++
-			continue
+			return e, dispatched, nil
 		}
 		p.unfinished = true
 		if err := p.field(line); err != nil {
-			return event{}, err
+			return event{}, false, err
 		}
 	}
 }

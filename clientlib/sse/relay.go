@@ -206,7 +206,7 @@ func (r *relay) want(as form) {
 }
 
 // readyLocked reports whether a browser that comes now gets all that commits from now on.
-func (r *relay) readyLocked() bool { return r.inForce && r.caughtUp && r.listening }
+func (r *relay) readyLocked() bool { return r.inForce && r.listening }
 
 // holds reports whether a position that a server just took is in the ring.
 func (r *relay) holds(p clientlib.Position) bool {
