@@ -83,6 +83,9 @@ func (s *site) drain(ctx context.Context, delay time.Duration) {
 	case <-time.After(delay):
 	case <-ctx.Done():
 	}
+	// Unlike grpc's, this client does not close an idle connection when it is told that
+	// the server goes, which waits a second for it.
+	s.calls.Close()
 	ctx, cancel := context.WithTimeout(ctx, eventsGrace)
 	defer cancel()
 	s.events.Drain(ctx)

@@ -183,8 +183,7 @@ func (h *Handler) Services() []string {
 	return paths
 }
 
-// Close closes connections to the server that carry no call. It is called when none
-// is under way.
+// Close closes connections to the server that carry no call; further calls make new ones.
 func (h *Handler) Close() { h.upstream.close() }
 
 // ServeHTTP implements http.Handler.
