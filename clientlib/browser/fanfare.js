@@ -86,7 +86,10 @@ export class Subscription {
     this.#world = world;
     this.#options = checkOptions(options);
     this.#source = sourceOf(source, options, world.base);
-    this.#byFetch = Boolean(options.token || this.#source.renewed || options.transport === 'fetch' || !world.EventSource);
+    // EventSource sends no header, comes back to the same address, and always sends
+    // cookies to its own origin.
+    const { token, transport, credentials } = options;
+    this.#byFetch = Boolean(token || this.#source.renewed || transport || credentials === 'omit' || !world.EventSource);
     if (options.signal?.aborted) {
       this.#status = { state: 'ended', listening: true };
       return;
@@ -214,7 +217,11 @@ export class Subscription {
       withQuery(url, { format: 'json', ...(resumes ? {} : this.#source.start) }),
       { headers, credentials: this.#options.credentials },
       {
-        open: ofLink(() => this.#tell('open')),
+        open: ofLink(() => {
+          // EventSource may have come back.
+          link.error = link.retryIn = undefined;
+          this.#tell('open');
+        }),
         heard: ofLink(() => (link.heard = this.#world.now())),
         id: ofLink((lastEventId) => this.#take(() => this.#takeIds(lastEventId))),
         event: ofLink((event) => this.#take(() => this.#takeEvent(event))),
@@ -297,7 +304,8 @@ export class Subscription {
         if (track.takeGap(stream, body)) {
           this.#call('ongap', gapOf(body));
         }
-        break;
+        // The last id is still the one before the gap.
+        return;
       case 'fanfare.caught_up':
         track.reach(stream, body.position, 'fanfare.caught_up');
         this.#call('oncaughtup', { stream: body.stream, position: body.position });
@@ -604,13 +612,19 @@ class Track {
     return stream;
   }
 
-  // An id tells of streams of which nothing has come yet. It moves no others: a hole
-  // before it would not be seen.
+  // An id tells where streams stand of which nothing has come yet, and a new epoch for
+  // the same sequence, as when a stream has begun. It moves none further: a hole before it
+  // would not be seen.
   takeIds(text) {
-    const parts = text.split(',');
-    if (parts.length === this.streams.length) {
-      this.streams.forEach((stream, i) => (stream.position ??= Position.parse(parts[i])));
+    const parts = text.split(',').map(Position.parse);
+    if (parts.length !== this.streams.length) {
+      return;
     }
+    this.streams.forEach((stream, i) => {
+      if (!stream.position || stream.position.sequence === parts[i].sequence) {
+        stream.position = parts[i];
+      }
+    });
   }
 
   /** Whether a frame is new. */
@@ -635,8 +649,8 @@ class Track {
     const [was, at] = [stream.position, Position.parse(text)];
     // Who waits for the next numbering of a closed stream stands at 0-0, which a server
     // cannot resume from. While it is the same numbering that is closed, nothing is missing.
-    const waits = at.sequence === 0n && was?.sequence === 0n && stream.awaits === head;
-    Object.assign(stream, { position: at, awaits: at.sequence === 0n ? head : undefined, closed: false });
+    const waits = at.text === '0-0' && was?.text === '0-0' && stream.awaits === head;
+    Object.assign(stream, { position: at, awaits: at.text === '0-0' ? head : undefined, closed: false });
     return !waits;
   }
 
@@ -782,6 +796,14 @@ function checkOptions(options) {
   }
   if (options.last !== undefined && !(Number.isSafeInteger(options.last) && options.last >= 0)) {
     throw new TypeError(`last is ${options.last}; it is a whole number`);
+  }
+  for (const [name, values] of [
+    ['transport', ['fetch']],
+    ['credentials', ['same-origin', 'include', 'omit']],
+  ]) {
+    if (options[name] !== undefined && !values.includes(options[name])) {
+      throw new TypeError(`${name} is ${JSON.stringify(options[name])}; it is one of ${values.join(', ')}`);
+    }
   }
   for (const name of ['pauseWhenHidden', 'heartbeat']) {
     if (options[name] !== undefined && !(options[name] >= 0)) {

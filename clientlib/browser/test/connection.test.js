@@ -194,6 +194,25 @@ test('EventSource is used where it will do, and comes back by itself', async () 
   assert.ok(source.aborted);
 });
 
+test('why EventSource comes back is told as long as it is true', async () => {
+  const { world, subscription } = await follow(stream);
+  const source = world.last(1);
+  await source.open();
+  await source.event('fanfare.reconnect', { reason: 'DRAINING', retry_in_ms: 1 }, '');
+  await source.cut();
+  assert.equal(subscription.status.error.reason, 'DRAINING');
+  await source.open();
+  await source.cut();
+  assert.deepEqual(subscription.status, { state: 'waiting', listening: true });
+  subscription.close();
+});
+
+test('without cookies fetch is used, since EventSource cannot leave them out', async () => {
+  const { world, subscription } = await follow(stream, { credentials: 'omit' });
+  assert.deepEqual([world.last(1).kind, world.last().credentials], ['fetch', 'omit']);
+  subscription.close();
+});
+
 test('where EventSource gives up for ever, fetch goes on after the last position and says why', async () => {
   const { world, subscription, take } = await follow(stream);
   const source = world.last(1);

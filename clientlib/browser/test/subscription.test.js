@@ -100,6 +100,32 @@ test('another epoch without a gap is no loss: the server has restarted', async (
   subscription.close();
 });
 
+test('a page that came before the first frame goes on in the numbering that has begun since', async () => {
+  const { world, subscription } = await follow(stream, fetching);
+  await world.last(1).open(wire.id('0-0') + wire.caughtUp('0-0'));
+  assert.equal(subscription.position, '0-0');
+  await world.last().end();
+  await world.pass(100);
+  assert.equal(world.last(2).headers['Last-Event-ID'], '0-0');
+  await world.last().open(wire.id('7-0') + wire.caughtUp('7-0') + wire.ephemeral('typing'));
+  assert.equal(subscription.position, '7-0');
+  await world.last().send(wire.frame('7-1'));
+  assert.equal(subscription.position, '7-1');
+  subscription.close();
+});
+
+test('over EventSource, too, a gap moves the position, although the last id is still the one before', async () => {
+  const { world, subscription } = await follow(stream);
+  const source = world.last(1);
+  await source.open();
+  await source.event('message', { stream, position: '5-3', payload: '' }, '5-3');
+  await source.event('fanfare.gap', { stream, reason: 'EPOCH_CHANGED', requested: '5-3', oldest: '4', head: '7-9', resume_after: '7-3' }, '5-3');
+  assert.equal(subscription.position, '7-3');
+  await source.event('message', { stream, position: '7-4', payload: '' }, '7-4');
+  assert.equal(subscription.position, '7-4');
+  subscription.close();
+});
+
 test('a gap is told and moves the position', async () => {
   const gaps = [];
   const { world, subscription, take } = await follow(stream, { ...fetching, after: '7-1', ongap: (gap) => gaps.push(gap) });
@@ -252,6 +278,8 @@ test('what cannot be meant is refused at once', async () => {
     [stream, { from: 'now' }, /from is "now"/],
     [stream, { last: 1.5 }, /last is 1.5/],
     [stream, { pauseWhenHidden: 'soon' }, /pauseWhenHidden is soon/],
+    [stream, { transport: 'websocket' }, /transport is "websocket"; it is one of fetch/],
+    [stream, { credentials: true }, /credentials is true/],
   ]) {
     await assert.rejects(follow(source, options, world), message);
   }
