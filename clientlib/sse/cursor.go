@@ -36,6 +36,8 @@ type cursor struct {
 	// taken it.
 	begun, judged bool
 	position      clientlib.Position
+	// follows, if not zero, is the frame that comes next, and was in the ring.
+	follows clientlib.Position
 
 	// placed is true while next is the next entry to look at, of which those of the
 	// numbering count from numberedFrom on.
@@ -201,6 +203,7 @@ func (c *cursor) takePage(b *batch) {
 			return
 		}
 	}
+	c.follows = c.page.next
 	c.rests, c.restsUntil = c.page.caughtUp || c.page.ahead, time.Time{}
 	if c.page.caughtUp && !c.caughtUp {
 		c.caughtUp = true
@@ -287,7 +290,10 @@ func (c *cursor) findLocked() bool {
 		return false
 	}
 	number, ok := c.relay.ring.find(c.position, c.judged)
-	if ok {
+	if !ok && !c.follows.IsZero() {
+		number, ok = c.relay.ring.findFrame(c.follows)
+	}
+	if c.follows = (clientlib.Position{}); ok {
 		c.placeLocked(number)
 	}
 	return ok

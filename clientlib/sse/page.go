@@ -24,6 +24,9 @@ type page struct {
 	begins clientlib.Position
 	// entries are durable frames, gaps that move the position, and the stream's close.
 	entries []*entry
+	// next, if not zero, is the frame that follows, which is in the ring: so are the
+	// ephemeral frames before it.
+	next clientlib.Position
 	// caughtUp is true if the stream had nothing more. ahead is true if it had what the
 	// relay has not had yet.
 	caughtUp, ahead bool
@@ -196,11 +199,7 @@ func (p *pageReading) take(event clientlib.Event) (full bool) {
 		if e.Ephemeral {
 			return false
 		}
-		if p.page.ahead = !p.awaitsClosed && r.isBehind(e.Position); p.page.ahead {
-			return true
-		}
-		p.add(newEntry(r.stream, e, e.Position, r.formsWanted()))
-		return p.bytes >= pageBytes || r.holds(e.Position)
+		return p.takeFrame(e)
 	case *clientlib.Gap:
 		if e.Reason != clientlib.EphemeralMaybeMissed {
 			p.awaitsClosed = false
@@ -214,6 +213,21 @@ func (p *pageReading) take(event clientlib.Event) (full bool) {
 		return !p.awaitsClosed
 	}
 	return false
+}
+
+func (p *pageReading) takeFrame(f *clientlib.Frame) (full bool) {
+	r := p.relay
+	switch where := r.locate(f.Position); {
+	case where == inRing:
+		p.page.next = f.Position
+		return true
+	case where == aheadOfRing && !p.awaitsClosed:
+		p.page.ahead = true
+		return true
+	default:
+		p.add(newEntry(r.stream, f, f.Position, r.formsWanted()))
+		return p.bytes >= pageBytes || where == beforeRing
+	}
 }
 
 func (p *pageReading) takeSubscribed(e *clientlib.Subscribed) (full bool) {
@@ -231,12 +245,34 @@ func (p *pageReading) add(e *entry) {
 	p.bytes += e.size
 }
 
-// isBehind reports whether a frame comes after all that the relay has had. It is left to
-// the relay: ephemeral frames that were published before it may be on their way there.
-func (r *relay) isBehind(p clientlib.Position) bool {
+// place is where a durable frame stands.
+type place uint8
+
+const (
+	// elsewhere: below the ring, or in another numbering.
+	elsewhere place = iota
+	// beforeRing: right before its oldest entry.
+	beforeRing
+	inRing
+	// aheadOfRing: the relay has not had it. It is left to the relay, because ephemeral
+	// frames that were published before it may be on their way there.
+	aheadOfRing
+)
+
+func (r *relay) locate(p clientlib.Position) place {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return p.Sequence > r.position.Sequence
+	if _, ok := r.ring.findFrame(p); ok {
+		return inRing
+	}
+	switch {
+	case r.ring.isBefore(p, true):
+		return beforeRing
+	case p.Sequence > r.position.Sequence:
+		return aheadOfRing
+	default:
+		return elsewhere
+	}
 }
 
 func (r *relay) formsWanted() [forms]bool {

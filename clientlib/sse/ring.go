@@ -136,19 +136,34 @@ func (r *ring) at(number uint64) *entry { return r.entries[number-r.base] }
 // find returns the number of the entry that follows a position; ok is false if the ring
 // does not tell. judged is true if a server took the position a moment ago.
 func (r *ring) find(p clientlib.Position, judged bool) (number uint64, ok bool) {
-	first := max(r.since, r.base)
-	if p == r.before && (judged || !r.reopens) {
-		return first, true
+	if r.isBefore(p, judged) {
+		return max(r.since, r.base), true
 	}
+	number, ok = r.findFrame(p)
+	return number + 1, ok
+}
+
+// isBefore reports whether a position is the one before the oldest entry. That of a
+// stream without durable frames has an epoch from its first ephemeral frame on.
+func (r *ring) isBefore(p clientlib.Position, judged bool) bool {
+	if p == r.before {
+		return judged || !r.reopens
+	}
+	return judged && p.Sequence == 0 && r.before.Sequence == 0 && (p.Epoch == 0 || r.before.Epoch == 0)
+}
+
+// findFrame returns the number of a durable frame.
+func (r *ring) findFrame(p clientlib.Position) (number uint64, ok bool) {
+	first := max(r.since, r.base)
 	n := r.end - first
 	i := uint64(sort.Search(int(n), func(i int) bool { //nolint:gosec // entries in memory
 		return r.at(first+uint64(i)).after.Sequence >= p.Sequence //nolint:gosec // not negative
 	}))
-	// What follows the frame begins right behind it. An entry of another kind has the
-	// position of the frame before it, which then is not in the ring, or is before.
+	// An entry of another kind has the position of the frame before it. If it is the
+	// first with this sequence, that frame is not in the ring.
 	if i == n {
 		return 0, false
 	}
 	e := r.at(first + i)
-	return first + i + 1, e.kind == durable && e.after == p
+	return first + i, e.kind == durable && e.after == p
 }
