@@ -27,21 +27,20 @@ func TestAPageBornStaleMissesNothing(t *testing.T) {
 		w.publish("meanwhile 1", "meanwhile 2")
 	})
 	want := []string{"meanwhile 1", "meanwhile 2", "then 1", "then 2"}
+	chromium := browsertest.Start(t)
 	for name, follow := range map[string]string{
 		"the module":  "follow(" + source + ", {after: rendered})",
 		"over fetch":  "follow(" + source + `, {after: rendered, transport: "fetch"})`,
 		"EventSource": `listen("` + address + `&after=" + rendered)`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			page := browsertest.Start(t).Open(w.url + "/rendered")
-			page.Wait("the module", "window.ready")
-			w.publish("then 1")
-			page.Run(follow)
-			page.Wait("what is stored", `told.some((line) => line.startsWith("caughtup"))`)
-			w.publish("then 2")
-			expect(t, "the page got", awaitLast(page, "then 2"), want)
-			page.Run("(window.subscription ?? window.source).close()")
-		})
+		page := chromium.Open(w.url + "/rendered")
+		page.Wait("the module", "window.ready")
+		w.publish("then 1")
+		page.Run(follow)
+		page.Wait("what is stored", `told.some((line) => line.startsWith("caughtup"))`)
+		w.publish("then 2")
+		expect(t, name+" got", awaitLast(page, "then 2"), want)
+		page.Close()
 	}
 }
 
@@ -93,33 +92,36 @@ func TestAPageReloadedDuringTrafficMissesNothing(t *testing.T) {
 }
 
 func TestEphemeralFramesDoNotMoveThePosition(t *testing.T) {
+	chromium := browsertest.Start(t)
 	for name, follow := range map[string]string{
 		"the module":  "follow(" + source + ")",
 		"EventSource": `listen("` + address + `")`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil)
-			first := w.publish("one")
-			page := open(t, w.url)
-			page.Run(follow)
-			awaitLast(page, "one")
-			publishFrame(t, w.client, clientlib.NewFrame{Stream: lobby, Payload: []byte("typing"), Ephemeral: true})
-			awaitLast(page, "typing")
-			if name == "EventSource" {
-				expect(t, "lastEventId was", browsertest.Eval[[]string](page, "positions"), []string{first.String(), first.String()})
-			} else {
-				expect(t, "positions were", browsertest.Eval[[]string](page, "positions"), []string{first.String(), "ephemeral"})
-				expect(t, "after the ephemeral frame the position", browsertest.Eval[[]string](page, "[subscription.position]"), []string{first.String()})
+		w := newWorld(t, nil)
+		page := chromium.Open(w.url)
+		page.Wait("the module", "window.ready")
+		page.Allow(cutOff)
+		page.Run(follow)
+		first := w.publish("one").String()
+		awaitLast(page, "one")
+		publishFrame(t, w.client, clientlib.NewFrame{Stream: lobby, Payload: []byte("typing"), Ephemeral: true})
+		awaitLast(page, "typing")
+		want := []string{first, first}
+		if name == "the module" {
+			want[1] = "ephemeral"
+			if got := browsertest.Eval[string](page, "subscription.position"); got != first {
+				t.Errorf("after the ephemeral frame the position is %s, want %s", got, first)
 			}
-			// The page comes back after the durable frame: not before, which would repeat
-			// it, and not behind what follows.
-			page.Run("told.length = 0")
-			page.Allow("ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_REFUSED")
-			w.server.CloseClientConnections()
-			page.Wait("the end of the connection", `told.includes("waiting")`)
-			w.publish("two")
-			expect(t, "the page got", awaitLast(page, "two"), []string{"one", "typing", "two"})
-		})
+		}
+		expect(t, name+" was told the positions", browsertest.Eval[[]string](page, "positions"), want)
+
+		// The page comes back after the durable frame: not before, which would repeat it,
+		// and not behind what follows.
+		w.server.CloseClientConnections()
+		page.Wait("the end of the connection", `told.includes("waiting")`)
+		w.publish("two")
+		expect(t, name+" got", awaitLast(page, "two"), []string{"one", "typing", "two"})
+		page.Close()
 	}
 }
 
@@ -190,5 +192,35 @@ func closeStream(t testing.TB, w *world) {
 	defer cancel()
 	if _, err := w.replica.Client.CloseStream(ctx, &fanfarev1.CloseStreamRequest{Channel: lobby.Channel, Scope: lobby.Scope}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A page that comes before the first frame stands at 0-0. What begins while it is away
+// reaches it.
+func TestAPageOfAStreamThatHasNotBegunMissesNothing(t *testing.T) {
+	w := newWorld(t, nil)
+	chromium := browsertest.Start(t)
+	for n, follow := range []string{
+		"follow(%s)", "follow(%s, {after: '0-0'})", "follow(%s, {transport: 'fetch'})",
+	} {
+		stream := clientlib.Stream{Channel: "new", Scope: strconv.Itoa(n)}
+		publishNew := func(payload string, ephemeral bool) {
+			publishFrame(t, w.client, clientlib.NewFrame{Stream: stream, Payload: []byte(payload), Ephemeral: ephemeral})
+		}
+		page := chromium.Open(w.url)
+		page.Wait("the module", "window.ready")
+		page.Allow(cutOff)
+		page.Run(fmt.Sprintf(follow, fmt.Sprintf("{channel: 'new', scope: '%d'}", n)))
+		page.Wait("the beginning", `told.at(-1)?.startsWith("caughtup")`, "told")
+		// As if its user had left it.
+		page.Run("dispatchEvent(new Event('pagehide'))")
+		w.awaitConnections(0)
+		publishNew("typing", true)
+		publishNew("one", false)
+		page.Run("dispatchEvent(new Event('pageshow'))")
+		awaitLast(page, "one")
+		publishNew("two", false)
+		expect(t, follow+" got", awaitLast(page, "two"), []string{"one", "two"})
+		page.Close()
 	}
 }
