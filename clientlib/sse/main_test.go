@@ -68,6 +68,22 @@ func newClient(t testing.TB, addresses []string, options ...clientlib.Option) *c
 // newEdge serves a handler of a client until the test ends. tune may be nil.
 func newEdge(t testing.TB, client *clientlib.Client, tune func(*sse.Config, *http.Server)) *edge {
 	t.Helper()
+	return serveEdge(t, client, tune, (*httptest.Server).Start)
+}
+
+// startTLS is start over TLS, where clients speak HTTP/2.
+func startTLS(t testing.TB) *edge {
+	t.Helper()
+	replica := servicetest.Start(t, embedded)
+	client := newClient(t, []string{replica.Addr}, clientlib.WithSession())
+	return serveEdge(t, client, nil, func(s *httptest.Server) {
+		s.EnableHTTP2 = true
+		s.StartTLS()
+	})
+}
+
+func serveEdge(t testing.TB, client *clientlib.Client, tune func(*sse.Config, *http.Server), begin func(*httptest.Server)) *edge {
+	t.Helper()
 	var config sse.Config
 	server := httptest.NewUnstartedServer(nil)
 	if tune != nil {
@@ -75,7 +91,7 @@ func newEdge(t testing.TB, client *clientlib.Client, tune func(*sse.Config, *htt
 	}
 	h := sse.New(client, config)
 	server.Config.Handler = h
-	server.Start()
+	begin(server)
 	t.Cleanup(server.Close)
 	t.Cleanup(h.Close)
 	return &edge{Handler: h, t: t, url: server.URL, client: client, server: server}

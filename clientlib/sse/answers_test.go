@@ -1,0 +1,346 @@
+package sse_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+	"github.com/fanfare-io/fanfare/clientlib/sse"
+)
+
+func TestBadRequestsAreRefusedWithTheFieldAndTheLimit(t *testing.T) {
+	e := start(t, func(c *sse.Config, _ *http.Server) { c.MaxStreams = 2 })
+	long := strings.Repeat("x", 256)
+	for _, c := range []struct {
+		target, lastEventID, field, says string
+	}{
+		{"/v1/streams", "", "channel", "is empty"},
+		{"/v1/streams?channel=" + long, "", "channel", "256 bytes, the limit is 255"},
+		{"/v1/streams?channel=a&scope=" + long, "", "scope", "256 bytes, the limit is 255"},
+		{"/v1/streams?channel=a%0Ab", "", "channel", "control character U+000A"},
+		{"/v1/streams?channel=a%C2%85b", "", "channel", "control character U+0085"},
+		{"/v1/streams?channel=%FF", "", "channel", "UTF-8"},
+		{"/v1/streams?channel=a&channel=b", "", "channel", "once"},
+		{"/v1/streams/orders", "", "path", "CHANNEL/SCOPE"},
+		{"/v1/streams/a/b/c", "", "path", "one slash"},
+		{"/v1/streams/a/b?channel=x", "", "stream", "path"},
+		{"/v1/streams?stream=a/1&stream=a/2&stream=a/3", "", "stream", "3 times, the limit is 2"},
+		{"/v1/streams?stream=a/1&stream=a/1", "", "stream", "twice"},
+		{"/v1/streams?stream=a", "", "stream", "CHANNEL/SCOPE"},
+		{"/v1/streams?stream=a/1&channel=b", "", "stream", "exclude"},
+		{"/v1/streams?channel=%zz", "", "query", "percent-encoded"},
+		{one + "?after=1", "", "after", "EPOCH-SEQUENCE"},
+		{one + "?after=1-01", "", "after", "leading zeros"},
+		{one + "?after=1--1", "", "after", "EPOCH-SEQUENCE"},
+		{one + "?after=1-9223372036854775808", "", "after", "below 2^63"},
+		{one + "?after=1-1,1-2", "", "after", "2 positions, and there are 1 streams"},
+		{one + "?after=1-1&last=5", "", "after", "exclude"},
+		{one + "?last=-1", "", "last", "decimal number"},
+		{one + "?last=1.5", "", "last", "decimal number"},
+		{one + "?from=newest", "", "from", "oldest or live"},
+		{one + "?format=xml", "", "format", "json"},
+		{one + "?from=live&from=live", "", "from", "2 times"},
+		{one, "1", "Last-Event-ID", "EPOCH-SEQUENCE"},
+		{one, "1-1,2-2", "Last-Event-ID", "2 positions"},
+		{"/v1/streams?stream=a/1&stream=a/2", "1-1", "Last-Event-ID", "1 positions, and there are 2 streams"},
+		{"/v1/streams?stream=a/1&stream=a/2&format=plain", "", "format", "plain"},
+	} {
+		var headers []string
+		if c.lastEventID != "" {
+			headers = []string{"Last-Event-ID", c.lastEventID}
+		}
+		response, cancel := e.request(http.MethodGet, c.target, headers...)
+		var body struct{ Reason, Field, Message string }
+		err := json.NewDecoder(response.Body).Decode(&body)
+		cancel()
+		if err != nil || response.StatusCode != http.StatusBadRequest || body.Reason != "INVALID_FIELD" || body.Field != c.field || !strings.Contains(body.Message, c.says) {
+			t.Errorf("%.80s, id %q: %s, %+v, %v; want 400, field %s, %q", c.target, c.lastEventID, response.Status, body, err, c.field, c.says)
+		}
+	}
+	if got := e.Stats(); got.Refused == 0 || got.Refused != got.Requests || got.Connections != 0 {
+		t.Errorf("the statistics are %+v", got)
+	}
+}
+
+// A position that the server cannot have given is no error: the page is told a gap and goes
+// on, as every other subscriber.
+func TestAPositionAheadOfTheHeadIsAGap(t *testing.T) {
+	e := start(t, nil)
+	head := e.publish("1", "a", "b")
+	for _, at := range []clientlib.Position{{Epoch: head.Epoch, Sequence: head.Sequence + 1000}, {Epoch: head.Epoch ^ 1, Sequence: 1}, {Epoch: 1<<63 - 1, Sequence: 1<<63 - 1}} {
+		b := e.open(one, "Last-Event-ID", at.String())
+		gap := b.until("fanfare.gap")
+		b.until("caught_up")
+		if !strings.Contains(gap.data, `"reason":"AHEAD"`) && !strings.Contains(gap.data, `"reason":"EPOCH_CHANGED"`) {
+			t.Errorf("after %s: %s", at, gap)
+		}
+		e.publish("1", "next")
+		b.until("next")
+		b.leave()
+	}
+}
+
+func TestHeadersKeepProxiesAndBrowsersFromSpoilingTheStream(t *testing.T) {
+	e := start(t, nil)
+	b := e.open(one, "Accept-Encoding", "gzip, br")
+	for name, want := range map[string]string{
+		"Content-Type": "text/event-stream", "Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no",
+		"Content-Encoding": "", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "Content-Length": "",
+	} {
+		if got := b.response.Header.Get(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	b.until("caught_up")
+	if b.parser.retry < 2*time.Second || b.parser.retry > 6*time.Second {
+		t.Errorf("retry is %s", b.parser.retry)
+	}
+	if b.id() != "0-0" {
+		t.Errorf("the id of a stream that does not exist is %q", b.id())
+	}
+}
+
+func TestMethods(t *testing.T) {
+	e := start(t, nil)
+	for _, c := range []struct {
+		method, target string
+		want           int
+	}{
+		{http.MethodHead, one, 200}, {http.MethodHead, one + "?after=x", 400}, {http.MethodOptions, one, 204},
+		{http.MethodPost, one, 405}, {http.MethodDelete, one, 405}, {http.MethodGet, "/v1/streams2", 404}, {http.MethodGet, "/", 404},
+	} {
+		response, cancel := e.request(c.method, c.target)
+		if body, err := io.ReadAll(response.Body); response.StatusCode != c.want || c.method == http.MethodHead && len(body) > 0 || err != nil {
+			t.Errorf("%s %s: %s, %q, %v", c.method, c.target, response.Status, body, err)
+		}
+		if allow := response.Header.Get("Allow"); c.want == 405 && allow != "GET, HEAD, OPTIONS" {
+			t.Errorf("%s: Allow is %q", c.method, allow)
+		}
+		cancel()
+	}
+	if n := e.Stats().Streams; n != 0 {
+		t.Errorf("%d streams are subscribed to for requests that want none", n)
+	}
+}
+
+// nginx speaks HTTP/1.0 to its upstreams by default.
+func TestHTTP10GetsAPlainStreamUntilTheEnd(t *testing.T) {
+	e := start(t, nil)
+	last := e.publish("1", "a")
+	socket, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close() //nolint:errcheck // of a test
+	_ = socket.SetDeadline(time.Now().Add(patience))
+	if _, err := fmt.Fprintf(socket, "GET %s HTTP/1.0\r\n\r\n", one); err != nil {
+		t.Fatal(err)
+	}
+	reader := bufio.NewReader(socket)
+	response, err := http.ReadResponse(reader, nil)
+	if err != nil || response.StatusCode != 200 || len(response.TransferEncoding) > 0 {
+		t.Fatalf("%+v, %v", response, err)
+	}
+	b := &browser{t: t, parser: newParser(response.Body)}
+	b.expect("a", caughtUp("1", last.String()))
+	e.closeStream("1")
+	b.until("fanfare.closed")
+	b.ends()
+}
+
+func TestManyStreamsShareAConnectionOverHTTP2(t *testing.T) {
+	e := startTLS(t)
+	e.publish("idle", "x")
+	var browsers []*browser
+	for i := range 30 { // a browser opens six connections over HTTP/1.1
+		browsers = append(browsers, e.open(fmt.Sprintf("/v1/streams/orders/%d", i)))
+	}
+	for i, b := range browsers {
+		b.until("caught_up")
+		if b.response.ProtoMajor != 2 {
+			t.Fatalf("the protocol is %s", b.response.Proto)
+		}
+		e.publish(fmt.Sprint(i), "a")
+	}
+	for _, b := range browsers {
+		b.expect("a")
+	}
+	if got := e.status("/v1/streams/orders/1?last=x"); got != 400 {
+		t.Errorf("an ordinary request was answered %d", got)
+	}
+}
+
+func TestOneConnectionCarriesManyStreams(t *testing.T) {
+	e := start(t, nil)
+	target := "/v1/streams?"
+	var want []string
+	for i := range 50 {
+		scope := fmt.Sprintf("a/%%b %d", i)
+		want = append(want, e.publish(scope, "first").String())
+		target += "&stream=" + url.QueryEscape("orders/"+url.PathEscape(scope))
+	}
+	target = strings.Replace(target, "?&", "?", 1)
+	b := e.open(target)
+	for range 100 { // a frame and caught_up of each
+		if _, err := b.next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b.id() != strings.Join(want, ",") {
+		t.Fatalf("the id is %s, want %s", b.id(), want)
+	}
+	b.leave()
+	missed := e.publishFrame(clientlib.NewFrame{Stream: stream("a/%b 7"), Payload: []byte("second")})
+	b = e.open(target, "Last-Event-ID", strings.Join(want, ","))
+	second := b.until(`"second"`)
+	if want[7] = missed.String(); second.id != strings.Join(want, ",") || !strings.Contains(second.data, `"stream":{"channel":"orders","scope":"a/%b 7"}`) {
+		t.Errorf("the event is %+v", second)
+	}
+	e.publishFrame(clientlib.NewFrame{Stream: stream("a/%b 8"), Payload: []byte("passing"), Ephemeral: true})
+	if passing := b.until(`"passing"`); passing.id != second.id || !strings.Contains(passing.data, `"ephemeral":true`) {
+		t.Errorf("the ephemeral frame's event is %+v", passing)
+	}
+}
+
+func TestEphemeralFramesDoNotMoveTheID(t *testing.T) {
+	e := start(t, nil)
+	last := e.publish("1", "a")
+	b := e.open(one)
+	b.expect("a", caughtUp("1", last.String()))
+	e.publishEphemeral("1", "x", "y")
+	b.expect("x", "y")
+	if b.id() != last.String() {
+		t.Errorf("the id is %s, want %s", b.id(), last)
+	}
+	// One that comes back may have missed some, and is told so.
+	b.leave()
+	b = e.open(one, "Last-Event-ID", last.String())
+	b.expect(fmt.Sprintf(`fanfare.gap {"stream":{"channel":"orders","scope":"1"},"reason":"EPHEMERAL_MAYBE_MISSED","requested":"%[1]s","oldest":"1","head":"%[1]s","resume_after":"%[1]s"}`, last), caughtUp("1", last.String()))
+	e.publishEphemeral("1", "z")
+	b.expect("z")
+}
+
+// A stream that has had ephemeral frames alone has an epoch and no frame to resume from:
+// who comes when others watch already must still get what is published.
+func TestEphemeralFramesReachThoseWhoComeAfterTheFirst(t *testing.T) {
+	e := start(t, nil)
+	first := e.open(one)
+	first.until("caught_up")
+	e.publishEphemeral("1", "x")
+	first.expect("x")
+	for _, query := range []string{"", "?from=live", "?last=5", "?after=0-0"} {
+		b := e.open(one + query)
+		b.until("caught_up")
+		e.publishEphemeral("1", "y"+query)
+		b.expect("y" + query)
+		b.leave()
+	}
+}
+
+func TestAuthorize(t *testing.T) {
+	var answer error
+	var seen []clientlib.Stream
+	e := start(t, func(c *sse.Config, _ *http.Server) {
+		c.Authorize = func(r *http.Request, streams []clientlib.Stream) (sse.Grant, error) {
+			seen = streams
+			return sse.Grant{}, answer
+		}
+	})
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{&sse.Refusal{Status: 401, Message: "who are you"}, 401}, {fmt.Errorf("wrapped: %w", &sse.Refusal{Status: 403, Message: "no"}), 403},
+		{&sse.Refusal{Message: "no"}, 403}, {&sse.Refusal{Status: 500}, 403}, {errors.New("the directory is away"), 200},
+	} {
+		answer = c.err
+		response, cancel := e.request(http.MethodGet, "/v1/streams?stream=a/1&stream=b/2", "Last-Event-ID", "1-2,3-4")
+		body, err := io.ReadAll(response.Body)
+		cancel()
+		if response.StatusCode != c.want || err != nil {
+			t.Errorf("%v: %s, %v", c.err, response.Status, err)
+		}
+		if c.want == 200 {
+			events, err := strict(strings.NewReader(string(body)))
+			if err != nil || len(events) != 1 || events[0].kind != "fanfare.reconnect" || !strings.Contains(events[0].data, "UNAVAILABLE") || events[0].id != "1-2,3-4" {
+				t.Errorf("%q: %v, %v", body, events, err)
+			}
+		}
+		if c.want == 401 && response.Header.Get("WWW-Authenticate") != "Bearer" {
+			t.Error("401 does not say what credential is wanted")
+		}
+	}
+	if len(seen) != 2 || seen[1] != (clientlib.Stream{Channel: "b", Scope: "2"}) {
+		t.Errorf("the streams to authorize were %v", seen)
+	}
+}
+
+func TestAStreamEndsWhenItsGrantExpires(t *testing.T) {
+	expires := time.Now().Add(time.Second)
+	e := start(t, func(c *sse.Config, _ *http.Server) {
+		c.Authorize = func(*http.Request, []clientlib.Stream) (sse.Grant, error) { return sse.Grant{Expires: expires}, nil }
+	})
+	b := e.open(one)
+	b.until("caught_up")
+	e.publish("1", "a")
+	b.expect("a")
+	if reconnect := b.until("fanfare.reconnect"); !strings.Contains(reconnect.data, "TOKEN_EXPIRED") {
+		t.Errorf("the event is %s", reconnect)
+	}
+	b.ends()
+	if time.Now().Before(expires) {
+		t.Error("the stream ended before its grant expired")
+	}
+	if got := e.status(one, "Last-Event-ID", b.id()); got != 401 {
+		t.Errorf("after that the request was answered %d", got)
+	}
+}
+
+func TestCORS(t *testing.T) {
+	const good, bad = "https://app.example.com", "https://evil.example.com"
+	e := start(t, func(c *sse.Config, _ *http.Server) { c.AllowedOrigins = []string{good} })
+	for _, c := range []struct {
+		method, target, origin, want string
+		status                       int
+	}{
+		{http.MethodOptions, one, good, good, 204}, {http.MethodOptions, one, bad, "", 204},
+		{http.MethodHead, one, good, good, 200}, {http.MethodHead, one, bad, "", 200},
+		{http.MethodGet, one + "?last=x", good, good, 400}, {http.MethodGet, "/v1/none", good, good, 404},
+	} {
+		headers := []string{"Origin", c.origin}
+		if c.method == http.MethodOptions {
+			headers = append(headers, "Access-Control-Request-Method", "GET", "Access-Control-Request-Headers", "authorization,cache-control,last-event-id")
+		}
+		response, cancel := e.request(c.method, c.target, headers...)
+		cancel()
+		h := response.Header
+		if response.StatusCode != c.status || h.Get("Access-Control-Allow-Origin") != c.want {
+			t.Errorf("%s %s from %s: %s, %v", c.method, c.target, c.origin, response.Status, h)
+		}
+		if c.want != "" && h.Get("Access-Control-Allow-Credentials") != "true" {
+			t.Errorf("%s %s: credentials are not allowed", c.method, c.target)
+		}
+		if c.method == http.MethodOptions && c.want != "" && (h.Get("Access-Control-Allow-Headers") != "authorization,cache-control,last-event-id" || h.Get("Access-Control-Max-Age") != "7200") {
+			t.Errorf("the preflight allows %v", h)
+		}
+	}
+	any := start(t, func(c *sse.Config, _ *http.Server) { c.AllowedOrigins = []string{"*"} })
+	response, _ := any.request(http.MethodHead, one, "Origin", bad)
+	if h := response.Header; h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Credentials") != "" {
+		t.Errorf("every origin is allowed, and gets %v", h)
+	}
+	none := start(t, nil)
+	response, _ = none.request(http.MethodHead, one, "Origin", good)
+	if got := response.Header.Get("Access-Control-Allow-Origin"); got != "" {
+		t.Errorf("without a list %q is allowed", got)
+	}
+}
