@@ -69,8 +69,8 @@ type healthzHub struct {
 	// are being replayed.
 	TailBytes int64 `json:"tail_bytes"`
 	PageBytes int64 `json:"page_bytes"`
-	// Frames counts frames that were announced, by any replica, for resident streams;
-	// Ephemeral the ephemeral ones among them.
+	// Frames counts frames of resident streams that were published since, at any replica
+	// or by SQL; Ephemeral the ephemeral ones among them.
 	Frames    uint64 `json:"frames"`
 	Ephemeral uint64 `json:"ephemeral"`
 	// SlowSubscribers counts subscriptions that were ended because ephemeral frames had
@@ -88,7 +88,7 @@ func (s *Server) healthzHub() healthzHub {
 		Subscribers:     stats.Subscribers,
 		TailBytes:       stats.TailBytes,
 		PageBytes:       stats.PageBytes,
-		Frames:          stats.Appended + stats.Ephemeral,
+		Frames:          stats.Appended + stats.Read + stats.Ephemeral,
 		Ephemeral:       stats.Ephemeral,
 		SlowSubscribers: stats.Slow,
 	}

@@ -133,6 +133,7 @@ func (s *stream) adoptLocked(t *tail, l backlog.Loaded, fresh []*entry, told boo
 	t.heard = t.announced
 	t.replayable = l.State.Base.Sequence
 	t.add(fresh)
+	s.hub.counts.read.Add(t.head.Sequence - l.Before.Sequence)
 	s.fitLocked(t, hooks)
 	t.parked.wake(hooks)
 	if l.State.Closed {
@@ -174,6 +175,7 @@ func (s *stream) continueLocked(t *tail, k known, l backlog.Loaded, fresh []*ent
 	t.replayable = state.Base.Sequence
 	before := t.head
 	t.merge(l.Before, fresh)
+	s.hub.counts.read.Add(t.head.Sequence - before.Sequence)
 	s.fitLocked(t, hooks)
 	if t.ephemerals.lower(k.ephemeral, t.head.Sequence) || t.head != before {
 		t.parked.wake(hooks)
@@ -235,7 +237,9 @@ func (s *stream) readRestLocked(t *tail) {
 // ends it. It returns false when it is at the end.
 func (s *stream) restLocked(t *tail, entries []*entry, hooks *hooks) bool {
 	if len(entries) > 0 && t.readers > 0 {
+		before := t.head
 		t.add(entries)
+		s.hub.counts.read.Add(t.head.Sequence - before.Sequence)
 		s.fitLocked(t, hooks)
 		t.parked.wake(hooks)
 		return true

@@ -8,7 +8,7 @@ import (
 
 // counts are what the hub has counted since it was made.
 type counts struct {
-	loads, refreshes, checks, pages, appended, ephemeral, missed, dropped, hints, shrunk, slow atomic.Uint64
+	loads, refreshes, checks, pages, appended, read, ephemeral, missed, dropped, hints, shrunk, slow atomic.Uint64
 }
 
 // Stats tells what the hub holds and has done.
@@ -22,8 +22,9 @@ type Stats struct {
 	// not for subscriptions. Checks counts questions whether streams are as they are
 	// known, of up to a thousand each. Pages counts pages read.
 	Loads, Refreshes, Checks, Pages uint64
-	// Appended counts frames that went from an announcement into a tail.
-	Appended uint64
+	// Appended counts frames that went from an announcement into a tail; Read those that
+	// followed in one and were read.
+	Appended, Read uint64
 	// Ephemeral counts ephemeral frames that went into a tail; Slow subscriptions
 	// that were ended because they had not taken one that was dropped.
 	Ephemeral, Slow uint64
@@ -51,6 +52,7 @@ func (h *Hub) Stats() Stats {
 		Checks:      h.counts.checks.Load(),
 		Pages:       h.counts.pages.Load(),
 		Appended:    h.counts.appended.Load(),
+		Read:        h.counts.read.Load(),
 		Ephemeral:   h.counts.ephemeral.Load(),
 		Slow:        h.counts.slow.Load(),
 		Missed:      h.counts.missed.Load(),
