@@ -32,7 +32,7 @@ func (s *Server) PublishBatch(ctx context.Context, req *fanfarev1.PublishBatchRe
 	}
 	for i, p := range batch {
 		if err := s.permit(ctx, auth.Publish, p.Stream); err != nil {
-			return nil, failureOf(&backlog.BatchError{Index: i, Err: err})
+			return nil, inBatch(&backlog.BatchError{Index: i, Err: err})
 		}
 	}
 	outcomes, err := s.store.PublishBatch(ctx, batch)
