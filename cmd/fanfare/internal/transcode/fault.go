@@ -31,7 +31,8 @@ func faultOf(ctx context.Context) *fault {
 	return f
 }
 
-// strictJSON is the transcoder's codec, whose errors say that the request is wrong.
+// strictJSON is the transcoder's codec, whose errors say that the request is wrong, and
+// which writes the same bytes for the same message.
 type strictJSON struct{ vanguard.JSONCodec }
 
 // Unmarshal implements vanguard.Codec. Only requests are read from JSON.
@@ -40,6 +41,15 @@ func (c strictJSON) Unmarshal(text []byte, message proto.Message) error {
 		return connect.NewError(connect.CodeInvalidArgument, errors.New(requestMessage(err)))
 	}
 	return nil
+}
+
+// MarshalAppend implements vanguard.Codec. The library's own spaces differ from build to
+// build.
+func (c strictJSON) MarshalAppend(base []byte, message proto.Message) ([]byte, error) {
+	if len(base) > 0 {
+		return c.JSONCodec.MarshalAppend(base, message)
+	}
+	return c.MarshalAppendStable(base, message)
 }
 
 // requestMessage is what a client is told of an error of reading its request. The library
