@@ -64,6 +64,7 @@ func (w *web) handler() http.Handler {
 		panic(err) // the directory is embedded
 	}
 	mux := http.NewServeMux()
+	mux.Handle("GET /favicon.ico", http.RedirectHandler("/static/icon.svg", http.StatusSeeOther))
 	mux.Handle("GET /{$}", http.RedirectHandler("/rooms/lobby", http.StatusSeeOther))
 	for pattern, serve := range map[string]http.HandlerFunc{
 		"GET /rooms/{room}":           w.showRoom,

@@ -1,6 +1,6 @@
 // The chat's page. The server has rendered the room's newest messages and the position
 // where they end; from there on the page follows the stream.
-import { subscribe } from '/fanfare.js';
+import { Position, subscribe } from '/fanfare.js';
 
 const channel = 'chat/messages';
 const room = document.body.dataset.room;
@@ -97,15 +97,22 @@ for (const item of messages.querySelectorAll('.message')) {
   finish(item);
 }
 
-const atEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
-const toEnd = () => { scroll.scrollTop = scroll.scrollHeight; };
+// Who reads the newest messages sees those that come, also when the window or the
+// field becomes larger; who reads old ones stays there.
+let atEnd = true;
+function toEnd() {
+  scroll.scrollTop = scroll.scrollHeight;
+  atEnd = true;
+}
+scroll.addEventListener('scroll', () => {
+  atEnd = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
+});
+new ResizeObserver(() => atEnd && toEnd()).observe(scroll);
 
-// append keeps who reads old messages where they are.
 function append(...items) {
-  const stay = !atEnd();
   byId('empty').hidden = true;
   messages.append(...items);
-  if (!stay) {
+  if (atEnd) {
     toEnd();
   }
 }
@@ -327,7 +334,7 @@ textField.addEventListener('keydown', (event) => {
   }
 });
 
-/* The stream. */
+/* Where the page is connected. */
 
 // nginx says by a cookie which replica a window was given, and tells windows apart by
 // the path that they subscribe at.
@@ -355,18 +362,35 @@ function connected() {
   setStatus('live', replica ? `live from replica ${replica}` : 'live');
   if (awaySince !== undefined) {
     const seconds = ((performance.now() - awaySince) / 1000).toFixed(1);
-    const where = replica && before !== replica ? `Replica ${before} went away; this page went on at replica ${replica}` : 'The connection was lost; this page went on';
-    note(`${where} after ${seconds} s, and nothing is missing.`);
+    const what = replica && before !== replica
+      ? `Replica ${before} is gone. This page goes on at replica ${replica}`
+      : 'The connection was lost. This page goes on';
+    note(`${what} after ${seconds} s, and no message is missing.`);
     awaySince = undefined;
   }
   showReplicas();
 }
 
-function disconnected() {
-  if (replica !== undefined) {
-    awaySince ??= performance.now();
+function showStatus({ state, error }) {
+  switch (state) {
+    case 'open':
+      connected();
+      // Whoever lost the connection may have missed who came and went.
+      tell('arrived');
+      break;
+    case 'paused':
+      awaySince = undefined;
+      setStatus('waiting', 'paused');
+      break;
+    case 'ended':
+      setStatus('ended', `ended: ${error?.message ?? 'reload the page'}`);
+      break;
+    default:
+      if (state === 'waiting' && byId('status').dataset.state === 'live') {
+        awaySince = performance.now();
+      }
+      setStatus('waiting', awaySince !== undefined && replica ? `replica ${replica} is gone, trying another` : 'connecting');
   }
-  setStatus('waiting', replica ? `replica ${replica} is gone, connecting to another` : 'connecting');
 }
 
 /* The replicas, where chat demo lets them be killed. */
@@ -405,4 +429,59 @@ function showReplicas() {
     item.querySelector('.what').replaceChildren(name, element('span', { className: 'more', textContent: more }));
     item.querySelector('button').disabled = !pid;
   }
+}
+
+/* The stream: this room's, and those of the others for what is unread, over one connection. */
+
+function take(frame) {
+  const name = frame.stream.scope;
+  if (frame.ephemeral) {
+    if (name === room) {
+      takeActivity(frame.json());
+    }
+    return;
+  }
+  const sequence = Number(Position.parse(frame.position).sequence);
+  newest.set(name, sequence);
+  if (name === room) {
+    const message = { ...frame.json(), sequence };
+    if (waiting) {
+      waiting.push(message);
+    } else {
+      add(message);
+    }
+  }
+  showUnread();
+}
+
+function takeGap({ stream, reason }) {
+  // Who is typing is told again; of messages nothing is missing.
+  if (reason !== 'EPHEMERAL_MAYBE_MISSED' && stream.scope === room) {
+    refill();
+  }
+}
+
+// The positions of the other rooms are only counted from; this room's is that of the
+// last message that the page was made with. 0-0 is before the first of a room.
+const names = [...links.keys()];
+const after = names.map((name) => (name === room ? document.body.dataset.position : links.get(name).dataset.position) || '0-0');
+
+subscribe({ streams: names.map((scope) => ({ channel, scope })) }, {
+  server: demo ? `${location.origin}/window/${windowId}` : undefined,
+  after: after.join(','),
+  onframe: take,
+  ongap: takeGap,
+  onstatus: showStatus,
+});
+
+toEnd();
+showUnread();
+showPeople();
+links.get(room).scrollIntoView({ block: 'nearest', inline: 'center' });
+if (matchMedia('(pointer: fine)').matches) {
+  textField.focus();
+}
+if (demo) {
+  readReplicas();
+  setInterval(() => document.hidden || readReplicas(), 2_000);
 }

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+	"github.com/fanfare-io/fanfare/service/servicetest"
+)
+
+// programsDir is where fanfare and chat are built. It is removed at the end.
+var programsDir string
+
+// buildPrograms builds them as make chat does.
+var buildPrograms = sync.OnceValue(func() (err error) {
+	if programsDir, err = os.MkdirTemp("", "chat-programs-"); err != nil {
+		return err
+	}
+	build := exec.Command("go", "build", "-trimpath", "-o", programsDir, "../../cmd/fanfare", ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+})
+
+// site is a running chat demo.
+type site struct {
+	t       *testing.T
+	url     string
+	process *servicetest.Process
+}
+
+var chatOn = regexp.MustCompile(`chat on (http://\S+)/`)
+
+// startDemo runs chat demo to the end of the test. Replicas that end stay away.
+func startDemo(t *testing.T, args ...string) *site {
+	t.Helper()
+	if os.Getenv("FANFARE_TEST_NGINX") == "" {
+		t.Fatal("FANFARE_TEST_NGINX names no nginx: run make test, which fetches one")
+	}
+	if err := buildPrograms(); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(filepath.Join(programsDir, "chat"), append([]string{
+		"demo", "--database", pgtest.NewDatabase(t), "--site", "127.0.0.1:0", "--restart", "1h",
+		"--fanfare", filepath.Join(programsDir, "fanfare"), "--nginx-config", "../../deploy/nginx",
+	}, args...)...)
+	process, err := servicetest.StartProcess(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t, process: process}
+	t.Cleanup(func() {
+		if err := s.end(); err != nil {
+			t.Errorf("chat demo: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("chat demo:\n%s", process.Log())
+		}
+	})
+	s.await("the chat is there", func() bool {
+		found := chatOn.FindStringSubmatch(process.Log())
+		if found != nil {
+			s.url = found[1]
+		}
+		return found != nil
+	})
+	return s
+}
+
+// end ends the demo as Ctrl-C does, and waits for that.
+func (s *site) end() error {
+	if err := s.process.Signal(syscall.SIGINT); err != nil && !strings.Contains(err.Error(), "already finished") {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return s.process.AwaitEnd(ctx)
+}
+
+func (s *site) await(what string, holds func() bool) {
+	s.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("not within %v: %s\n%s", patience, what, s.process.Log())
+		}
+	}
+}
+
+// post writes messages as a page does, one after the other.
+func (s *site) post(t *testing.T, room string, bodies ...string) {
+	t.Helper()
+	for _, body := range bodies {
+		if status, answer := request(t, http.MethodPost, s.url+"/rooms/"+room+"/messages", messageJSON(newKey(), "Ann", body)); status != http.StatusCreated {
+			t.Fatalf("a message is answered %d %s", status, answer)
+		}
+	}
+}
+
+// replicas returns the process ids of those that run.
+func (s *site) replicas(t *testing.T) map[string]int {
+	t.Helper()
+	_, answer := request(t, http.MethodGet, s.url+"/demo/replicas", "")
+	var states []replicaState
+	if err := json.Unmarshal([]byte(answer), &states); err != nil {
+		t.Fatalf("%v: %s", err, answer)
+	}
+	running := map[string]int{}
+	for _, state := range states {
+		if state.Pid != 0 {
+			running[state.Name] = state.Pid
+		}
+	}
+	return running
+}
+
+// exists reports whether there is a process with this id.
+func exists(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+// The demonstration starts a killed replica again, and leaves nothing behind.
+func TestDemoRestartsReplicasAndEndsEverything(t *testing.T) {
+	s := startDemo(t, "--restart", "10ms")
+	first := s.replicas(t)
+	if len(first) != 3 {
+		t.Fatalf("the replicas are %v", first)
+	}
+	if status, answer := request(t, http.MethodPost, s.url+"/demo/replicas/B/kill", ""); status != http.StatusNoContent {
+		t.Errorf("killing B is answered %d %s", status, answer)
+	}
+	if status, _ := request(t, http.MethodPost, s.url+"/demo/replicas/D/kill", ""); status != http.StatusNotFound {
+		t.Errorf("killing D is answered %d", status)
+	}
+	if status, _ := request(t, http.MethodPost, s.url+"/demo/replicas/A/kill", "", "Sec-Fetch-Site", "cross-site"); status != http.StatusForbidden {
+		t.Errorf("killing from another site is answered %d", status)
+	}
+	if status, _ := request(t, http.MethodGet, s.url+"/rooms/lobby", "", "Host", "evil.example"); status != http.StatusForbidden {
+		t.Errorf("under another name the chat is answered %d", status)
+	}
+	var pids []int
+	s.await("B runs again", func() bool {
+		now := s.replicas(t)
+		pids = []int{first["B"], now["A"], now["B"], now["C"]}
+		return len(now) == 3 && now["B"] != first["B"]
+	})
+	if pids[1] != first["A"] || pids[3] != first["C"] {
+		t.Errorf("the replicas were %v, and are %v", first, s.replicas(t))
+	}
+	if err := s.end(); err != nil {
+		t.Errorf("after Ctrl-C: %v", err)
+	}
+	if left := slices.IndexFunc(pids, exists); left >= 0 {
+		t.Errorf("process %d is left", pids[left])
+	}
+	if _, err := http.Get(s.url); err == nil {
+		t.Error("nginx is left")
+	}
+}
