@@ -29,6 +29,8 @@ type parser struct {
 	rest  []byte
 	begun bool
 	err   error
+	// searched is how much of rest has no line end.
+	searched int
 
 	data, kind  strings.Builder
 	idBuffer    string
@@ -76,13 +78,19 @@ func (p *parser) block() (e event, dispatched bool, err error) {
 // line returns the next line, which ends with LF, CRLF or CR.
 func (p *parser) line() (string, error) {
 	for {
-		if i := bytes.IndexAny(p.rest, "\r\n"); i >= 0 && (p.rest[i] == '\n' || i+1 < len(p.rest) || p.err != nil) {
+		i := bytes.IndexAny(p.rest[p.searched:], "\r\n")
+		if i >= 0 {
+			i += p.searched
+		} else {
+			p.searched = len(p.rest)
+		}
+		if i >= 0 && (p.rest[i] == '\n' || i+1 < len(p.rest) || p.err != nil) {
 			line, end := p.rest[:i], i+1
 			if p.rest[i] == '\r' && end < len(p.rest) && p.rest[end] == '\n' {
 				end++
 			}
 			text := string(line)
-			p.rest = p.rest[end:]
+			p.rest, p.searched = p.rest[end:], 0
 			if !p.begun {
 				p.begun = true
 				text = strings.TrimPrefix(text, "\ufeff")
@@ -101,7 +109,7 @@ func (p *parser) line() (string, error) {
 			}
 			return "", p.err
 		}
-		chunk := make([]byte, 4096)
+		chunk := make([]byte, 16<<10)
 		n, err := p.source.Read(chunk)
 		p.rest, p.err = append(p.rest, chunk[:n]...), err
 	}

@@ -1,0 +1,151 @@
+package sse_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+	"github.com/fanfare-io/fanfare/clientlib/sse"
+)
+
+var key1, key2 = bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
+
+func newSigner(t testing.TB, keys ...[]byte) *sse.Signer {
+	t.Helper()
+	s, err := sse.NewSigner(keys...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// sign signs a target of an edge for a minute.
+func sign(t testing.TB, s *sse.Signer, target string) string {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := s.Sign(u, time.Now().Add(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed.String()
+}
+
+func TestASignedURLIsGoodForItsStreamsAlone(t *testing.T) {
+	s := newSigner(t, key1)
+	e := start(t, func(c *sse.Config, _ *http.Server) { c.Authorize = s.Verify })
+	two := sign(t, s, "/v1/streams?stream=orders/1&stream=orders/2")
+	for _, c := range []struct {
+		name, target string
+		want         int
+	}{
+		{"as it was signed", sign(t, s, one), 200},
+		{"with another start and format", sign(t, s, one) + "&from=live&format=json", 200},
+		{"named by the query", strings.Replace(sign(t, s, one), one+"?", "/v1/streams?channel=orders&scope=1&", 1), 200},
+		{"two in the other order", strings.Replace(two, "stream=orders%2F1&stream=orders%2F2", "stream=orders%2F2&stream=orders%2F1", 1), 200},
+		{"behind a prefix that is stripped", strings.TrimPrefix(sign(t, s, "/api"+one), "/api"), 200},
+		{"for another stream", strings.Replace(sign(t, s, one), "orders/1", "orders/2", 1), 401},
+		{"for one more stream", two + "&stream=orders/3", 401},
+		{"for one stream of two", strings.Replace(two, "&stream=orders%2F2", "", 1), 401},
+		{"good for longer", strings.Replace(sign(t, s, one), "expires=1", "expires=2", 1), 401},
+		{"with another key", sign(t, newSigner(t, key2), one), 401},
+		{"without a signature", one, 401},
+		{"with a signature that is none", one + "?expires=1&signature=%21", 401},
+		{"with an end that is none", one + "?expires=x&signature=AAAA", 401},
+	} {
+		response, cancel := e.request(http.MethodGet, c.target)
+		cancel()
+		if response.StatusCode != c.want {
+			t.Errorf("%s: %s, want %d", c.name, response.Status, c.want)
+		}
+	}
+	// Names that are the same bytes when they are written one after the other.
+	if got := e.status(strings.Replace(sign(t, s, "/v1/streams?channel=ab&scope=c"), "channel=ab&", "channel=a&", 1) + "&"); got != 401 {
+		t.Errorf("another split of the names was answered %d", got)
+	}
+}
+
+func TestKeysOfASignerCanBeChanged(t *testing.T) {
+	before, between, after := newSigner(t, key1), newSigner(t, key2, key1), newSigner(t, key2)
+	for _, c := range []struct {
+		signs, verifies *sse.Signer
+		good            bool
+	}{{before, between, true}, {between, between, true}, {between, after, true}, {before, after, false}, {between, before, false}} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, sign(t, c.signs, one), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.verifies.Verify(r, []clientlib.Stream{stream("1")}); (err == nil) != c.good {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestASignerRefusesWhatIsUnsafe(t *testing.T) {
+	for _, keys := range [][][]byte{nil, {key1, key1[:31]}, {{}}} {
+		if _, err := sse.NewSigner(keys...); err == nil {
+			t.Errorf("%d keys were taken", len(keys))
+		}
+	}
+	s := newSigner(t, key1)
+	for target, in := range map[string]time.Duration{one: time.Hour + time.Minute, one + "?": -time.Second, "/other": time.Minute, "/v1/streams": time.Minute, "/v1/streams?stream=%zz": time.Minute} {
+		u, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if signed, err := s.Sign(u, time.Now().Add(in)); err == nil {
+			t.Errorf("%s for %s was signed: %s", target, in, signed)
+		}
+	}
+}
+
+// logs is a log that goroutines write.
+type logs struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// Credentials in a URL, a header or a cookie are in no log, whatever goes wrong.
+func TestCredentialsAreNotLogged(t *testing.T) {
+	var log logs
+	s := newSigner(t, key1)
+	fails := true
+	e := start(t, func(c *sse.Config, server *http.Server) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		server.ErrorLog = slog.NewLogLogger(c.Logger.Handler(), slog.LevelError)
+		c.Authorize = func(r *http.Request, streams []clientlib.Stream) (sse.Grant, error) {
+			if fails {
+				return sse.Grant{}, http.ErrHandlerTimeout
+			}
+			return s.Verify(r, streams)
+		}
+	})
+	signed := sign(t, s, one)
+	credentials := []string{"Authorization", "Bearer topsecret", "Cookie", "session=topsecret"}
+	e.open(signed, credentials...).ends()
+	fails = false
+	e.status(signed+"&last=x", credentials...)
+	e.status(signed+"x", credentials...)
+	e.open(signed, credentials...).until("caught_up")
+	e.Close()
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	signature := signed[strings.Index(signed, "signature="):]
+	if text := log.text.String(); !strings.Contains(text, "cannot authorize") || strings.Contains(text, "topsecret") || strings.Contains(text, signature) {
+		t.Errorf("the log is %s", text)
+	}
+}
