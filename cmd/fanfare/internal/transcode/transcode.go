@@ -25,8 +25,8 @@ const (
 	// maxUnaryCalls bounds the unary calls that are under way, and with them what is
 	// held of answers that clients are slow to take: pages of some MiB.
 	maxUnaryCalls = 256
-	// placeTimeout is how long a call waits for one of these places.
-	placeTimeout = 5 * time.Second
+	// defaultPlaceTimeout is how long a call waits for one of these places.
+	defaultPlaceTimeout = 5 * time.Second
 	// maxBodiesBytes bounds what is held of requests that are being read.
 	maxBodiesBytes = 128 << 20
 	// framingBytes is more than names, types and headers of a batch at its limits add.
@@ -73,8 +73,9 @@ type Handler struct {
 	// methods are the paths of all calls, of those named by service and method.
 	methods map[string]bool
 	// calls are the places of unary calls; bodies counts bytes.
-	calls  *semaphore.Weighted
-	bodies *semaphore.Weighted
+	calls        *semaphore.Weighted
+	placeTimeout time.Duration
+	bodies       *semaphore.Weighted
 	// maxBodyBytes bounds a request.
 	maxBodyBytes int64
 }
@@ -91,6 +92,7 @@ func New(config Config) (*Handler, error) {
 		config:       config,
 		upstream:     newUpstream(config.Dial, config.Logger),
 		calls:        semaphore.NewWeighted(maxUnaryCalls),
+		placeTimeout: defaultPlaceTimeout,
 		bodies:       semaphore.NewWeighted(maxBodiesBytes),
 		maxBodyBytes: maxBodyBytes(config.MaxFrameBytes),
 	}

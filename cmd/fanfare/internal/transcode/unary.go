@@ -21,7 +21,7 @@ func (h *Handler) serveUnary(w http.ResponseWriter, r *http.Request, next http.H
 		h.refuseBody(w, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), placeTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), h.placeTimeout)
 	err = h.calls.Acquire(ctx, 1)
 	cancel()
 	if err != nil {

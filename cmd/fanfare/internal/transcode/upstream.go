@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/textproto"
 	"net/url"
 	"strconv"
 	"strings"
@@ -95,12 +94,14 @@ var passed = map[string]bool{
 	"Traceparent": true, "Tracestate": true, "Baggage": true,
 }
 
+func passes(name string) bool { return passed[name] || strings.HasPrefix(name, "Grpc-") }
+
 func rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(&url.URL{Scheme: "http", Host: upstreamHost})
 	r.Out.Host = upstreamHost
 	r.Out.URL.RawQuery = ""
 	for name := range r.Out.Header {
-		if !passed[textproto.CanonicalMIMEHeaderKey(name)] && !strings.HasPrefix(name, "Grpc-") {
+		if !passes(name) {
 			delete(r.Out.Header, name)
 		}
 	}
