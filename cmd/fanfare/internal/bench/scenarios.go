@@ -5,6 +5,7 @@ func Scenarios() []Scenario {
 	return []Scenario{
 		publishScenario(),
 		fanoutScenario(),
+		sseScenario(),
 		latencyScenario(),
 		idleScenario(),
 		replayScenario(),
