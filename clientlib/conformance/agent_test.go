@@ -42,8 +42,9 @@ type agent struct {
 	changed chan struct{} // closed and replaced at every change
 }
 
-// startAgent starts an agent and has it connect to the targets.
-func startAgent(t *testing.T, command []string, targets []string, session bool) *agent {
+// startAgent starts an agent and has it connect to the targets, with tokens that are
+// good for so long from then on, if there are any.
+func startAgent(t *testing.T, command []string, targets []string, session bool, tokens []duration) *agent {
 	t.Helper()
 	a := &agent{t: t, command: exec.Command(command[0], command[1:]...), events: make(map[string][]message), changed: make(chan struct{})}
 	a.command.Stderr = os.Stderr
@@ -65,7 +66,7 @@ func startAgent(t *testing.T, command []string, targets []string, session bool) 
 		a.end(a.read(stdout))
 	}()
 	t.Cleanup(func() { a.quit(read) })
-	a.send(message{"op": "connect", "targets": targets, "session": session})
+	a.send(message{"op": "connect", "targets": targets, "session": session, "tokens": len(tokens) > 0})
 	connected := a.next("")
 	if connected.text("event") != "connected" {
 		t.Fatalf("the answer to connect is %v", connected)
@@ -73,6 +74,13 @@ func startAgent(t *testing.T, command []string, targets []string, session bool) 
 	features, _ := connected["features"].([]any)
 	for _, f := range features {
 		a.features = append(a.features, fmt.Sprint(f))
+	}
+	if len(tokens) > 0 {
+		signed := make([]string, len(tokens))
+		for i, lifetime := range tokens {
+			signed[i] = token(t, time.Duration(lifetime))
+		}
+		a.send(message{"op": "tokens", "tokens": signed})
 	}
 	return a
 }

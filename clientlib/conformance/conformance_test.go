@@ -33,22 +33,34 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ofTokens := maps.Clone(all)
+	maps.DeleteFunc(all, func(_ string, s script) bool { return len(s.Tokens) > 0 })
+	maps.DeleteFunc(ofTokens, func(_ string, s script) bool { return len(s.Tokens) == 0 })
 	program := built(t, "fanfare", "../../cmd/fanfare")
 	for name, command := range agents(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFleet(t, program)
-			session := false
-			for _, name := range slices.Sorted(maps.Keys(all)) {
-				t.Run(name, func(t *testing.T) { session = runCase(t, f, command, all[name], false) })
-			}
-			if !session {
-				return
-			}
-			for _, name := range slices.Sorted(maps.Keys(all)) {
-				t.Run("session/"+name, func(t *testing.T) { runCase(t, f, command, all[name], true) })
-			}
+			runCases(t, newFleet(t, program), command, all)
 		})
+		// Apart, since they wait for tokens to expire.
+		t.Run(name+" with tokens", func(t *testing.T) {
+			t.Parallel()
+			runCases(t, newFleet(t, program, guarded(t)...), command, ofTokens)
+		})
+	}
+}
+
+// runCases runs cases one after another, and again with sessions if the agent has them.
+func runCases(t *testing.T, f *fleet, command []string, all map[string]script) {
+	session := false
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		t.Run(name, func(t *testing.T) { session = runCase(t, f, command, all[name], false) })
+	}
+	if !session {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		t.Run("session/"+name, func(t *testing.T) { runCase(t, f, command, all[name], true) })
 	}
 }
 
@@ -56,9 +68,9 @@ func TestConformance(t *testing.T) {
 func runCase(t *testing.T, f *fleet, command []string, s script, session bool) bool {
 	f.t = t // the cases of an agent follow one another
 	f.start()
-	a := startAgent(t, command, f.addresses(), session)
+	a := startAgent(t, command, f.addresses(), session, s.Tokens)
 	r := &run{
-		t: t, fleet: f, agent: a,
+		t: t, fleet: f, agent: a, renewsInTime: session && len(s.Tokens) > 0,
 		channel:   fmt.Sprintf("conformance/%d", numbers.Add(1)),
 		published: make(map[string][]published),
 		scopes:    make(map[string]string),

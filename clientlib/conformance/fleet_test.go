@@ -53,6 +53,8 @@ type fleet struct {
 	t        *testing.T
 	program  string
 	database string
+	// flags are those of the replicas beside the usual ones.
+	flags    []string
 	replicas []*replica
 }
 
@@ -62,13 +64,13 @@ type replica struct {
 	client  fanfarev1.FanfareServiceClient
 }
 
-func newFleet(t *testing.T, program string) *fleet {
+func newFleet(t *testing.T, program string, flags ...string) *fleet {
 	t.Helper()
-	f := &fleet{t: t, program: program, database: pgtest.NewDatabase(t)}
+	f := &fleet{t: t, program: program, database: pgtest.NewDatabase(t), flags: flags}
 	for range 2 {
 		address := freeAddress(t)
 		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithConnectParams(quickly))
+			grpc.WithConnectParams(quickly), grpc.WithPerRPCCredentials(bearer(token(t, time.Hour))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +124,7 @@ func (f *fleet) start() {
 		if r.process != nil {
 			continue
 		}
-		command := exec.Command(f.program, "serve", "--grpc", r.address, "--http", "off", "--drain-delay", "200ms", "--replicas", "2")
+		command := exec.Command(f.program, append([]string{"serve", "--grpc", r.address, "--http", "off", "--drain-delay", "200ms", "--replicas", "2"}, f.flags...)...)
 		command.Env = append(withoutFanfare(os.Environ()), "FANFARE_STORE="+f.database)
 		process, err := servicetest.StartProcess(command)
 		if err != nil {

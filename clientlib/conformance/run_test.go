@@ -38,9 +38,12 @@ type run struct {
 	mu         sync.Mutex // guards published and closed
 	published  map[string][]published
 	publishers sync.WaitGroup
-	scopes     map[string]string // of subscriptions, by id
-	closed     map[string]bool   // scopes that were closed after their newest frame
-	commands   int
+	// renewsInTime is true if the client can show a token before the last one expires, on
+	// the call that it has, so that nothing is interrupted.
+	renewsInTime bool
+	scopes       map[string]string // of subscriptions, by id
+	closed       map[string]bool   // scopes that were closed after their newest frame
+	commands     int
 }
 
 func (r *run) do(s step) {

@@ -16,7 +16,9 @@ var cases embed.FS
 // script is one case, as README.md describes it.
 type script struct {
 	About string `json:"about"`
-	Steps []step `json:"steps"`
+	// Tokens has the servers want tokens, and says how long those of the agent are good.
+	Tokens []duration `json:"tokens"`
+	Steps  []step     `json:"steps"`
 }
 
 // step has exactly one field set.

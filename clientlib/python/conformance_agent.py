@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from fanfare import (
     CaughtUp,
@@ -49,6 +49,8 @@ class Agent:
         self.client: Client
         self.subscriptions: Dict[str, Subscription] = {}
         self.readers: Dict[str, threading.Thread] = {}
+        # Those that the source of the client has left.
+        self.tokens: List[str] = []
         # One thread, so that frames keep the order of their commands.
         self.publisher = ThreadPoolExecutor(1)
 
@@ -60,8 +62,17 @@ class Agent:
             op(command)
 
     def op_connect(self, command: Message) -> None:
-        self.client = Client(command["targets"])
+        self.client = Client(command["targets"], token=self.token if command.get("tokens") else None)
         tell("connected", language="python", features=[])
+
+    def op_tokens(self, command: Message) -> None:
+        self.tokens = command["tokens"]
+
+    def token(self, refresh: bool) -> str:
+        """Returns the next token if that is wanted and there is one."""
+        if refresh and len(self.tokens) > 1:
+            self.tokens.pop(0)
+        return self.tokens[0]
 
     def op_publish(self, command: Message) -> None:
         frame = new_frame(command)

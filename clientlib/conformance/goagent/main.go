@@ -45,8 +45,10 @@ type agent struct {
 	// subscriptions are by id. Only the goroutine that takes commands uses them.
 	subscriptions map[string]*clientlib.Subscription
 
-	mu  sync.Mutex // guards out
+	mu  sync.Mutex // guards what follows
 	out io.Writer
+	// tokens are those that the source of the client has left.
+	tokens []string
 }
 
 // serve takes commands until quit or the end of input.
@@ -72,6 +74,10 @@ func (a *agent) do(ctx context.Context, c command) error {
 	switch c.Op {
 	case "connect":
 		return a.connect(c)
+	case "tokens":
+		a.mu.Lock()
+		a.tokens = c.Tokens.texts
+		a.mu.Unlock()
 	case "publish":
 		a.tasks.Go(func() { a.publish(ctx, c) })
 	case "publish_batch":
@@ -107,9 +113,25 @@ func (a *agent) connect(c command) (err error) {
 	if c.Session {
 		options = append(options, clientlib.WithSession())
 	}
+	if c.Tokens.wanted {
+		options = append(options, clientlib.WithTokenSource(a.token))
+	}
 	a.client = clientlib.New(a.conn, options...)
 	a.tell(map[string]any{"event": "connected", "language": "go", "features": []string{"session"}})
 	return nil
+}
+
+// token is a source of tokens: the next one if that is wanted and there is one.
+func (a *agent) token(_ context.Context, refresh bool) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if refresh && len(a.tokens) > 1 {
+		a.tokens = a.tokens[1:]
+	}
+	if len(a.tokens) == 0 {
+		return "", errors.New("there are no tokens")
+	}
+	return a.tokens[0], nil
 }
 
 func (a *agent) close() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,6 +21,7 @@ type command struct {
 	ID      string    `json:"id"`
 	Targets []string  `json:"targets"`
 	Session bool      `json:"session"`
+	Tokens  tokens    `json:"tokens"`
 	Start   start     `json:"start"`
 	Frames  []command `json:"frames"`
 
@@ -32,6 +34,19 @@ type command struct {
 	IdempotencyKey   string            `json:"idempotency_key"`
 	ExpectedSequence *uint64           `json:"expected_sequence,string"`
 	Ephemeral        bool              `json:"ephemeral"`
+}
+
+// tokens are true in connect, if there will be some, and then those.
+type tokens struct {
+	wanted bool
+	texts  []string
+}
+
+func (t *tokens) UnmarshalJSON(raw []byte) error {
+	if json.Unmarshal(raw, &t.wanted) == nil {
+		return nil
+	}
+	return json.Unmarshal(raw, &t.texts)
 }
 
 func (c *command) stream() clientlib.Stream {

@@ -20,11 +20,14 @@ interface Command extends FrameCommand {
   op: string;
   id: string;
   targets: string[];
+  tokens?: boolean | string[];
   frames: FrameCommand[];
   start: { oldest?: boolean; live?: boolean; after?: string; last?: string };
 }
 
 let client: Client | undefined;
+/** Those that the source of the client has left. */
+let tokens: string[] = [];
 const subscriptions = new Map<string, Subscription>();
 
 for await (const line of createInterface({ input: process.stdin })) {
@@ -44,8 +47,15 @@ process.exit(0);
 async function run(command: Command): Promise<void> {
   switch (command.op) {
     case 'connect':
-      client = new Client({ targets: command.targets, channelOptions: { 'grpc.enable_http_proxy': 0 } });
+      client = new Client({
+        targets: command.targets,
+        channelOptions: { 'grpc.enable_http_proxy': 0 },
+        ...(command.tokens && { token }),
+      });
       report('connected', undefined, { language: 'typescript', features: [] });
+      break;
+    case 'tokens':
+      tokens = command.tokens as string[];
       break;
     case 'publish':
       report('published', command.id, result(await connected().publish(frameOf(command))));
@@ -64,6 +74,14 @@ async function run(command: Command): Promise<void> {
     default:
       report('error', command.id, { code: 'UNIMPLEMENTED', reason: '' });
   }
+}
+
+/** The next token if that is wanted and there is one. */
+function token(refresh: boolean): string {
+  if (refresh && tokens.length > 1) {
+    tokens.shift();
+  }
+  return tokens[0]!;
 }
 
 function connected(): Client {
