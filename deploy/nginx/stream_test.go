@@ -225,3 +225,33 @@ func TestReplicaLearnsTheClientsAddress(t *testing.T) {
 		t.Errorf("the replica is told %v", got)
 	}
 }
+
+// gRPC has a port of its own at the replicas; its relatives for browsers go over HTTP.
+func TestKindsOfCallsAreToldApart(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Seen", r.Header.Get("Content-Type"))
+	}))
+	defer web.Close()
+	nginx := start(t, upstreams{http: []string{strings.TrimPrefix(web.URL, "http://")}})
+	for contentType, status := range map[string]int{
+		"application/json":           http.StatusOK,
+		"application/proto":          http.StatusOK,
+		"application/connect+proto":  http.StatusOK,
+		"application/grpc-web":       http.StatusOK,
+		"application/grpc-web+proto": http.StatusOK,
+		// No replica is there for these.
+		"application/grpc":       http.StatusBadGateway,
+		"application/grpc+proto": http.StatusBadGateway,
+		"application/grpc;x=y":   http.StatusBadGateway,
+	} {
+		response, err := http.Post("http://"+nginx.http+"/fanfare.v1.FanfareService/Publish", contentType, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != status || status == http.StatusOK && response.Header.Get("Seen") != contentType {
+			t.Errorf("%s is answered %s, as %q", contentType, response.Status, response.Header.Get("Seen"))
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
