@@ -104,7 +104,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"no such service", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "{}", nil, 404, "unimplemented", "", ""},
 		{"too large", "/v1/publish", publishJSON("c", "s", strings.Repeat("x", 8<<20)), nil, 413, "invalid_argument", "INVALID_FIELD", "at most"},
 		{"frame too large", "/v1/publish", publishJSON("c", "s", strings.Repeat("x", 1<<20+1)), nil, 400, "invalid_argument", "INVALID_FIELD", "frame.payload"},
-		{"gzip of 64 MiB", "/v1/publish", compressed(t, 64<<20), header("Content-Encoding", "gzip"), 400, "", "", ""},
+		{"gzip of 16 MiB", "/v1/publish", compressed(t, 16<<20), header("Content-Encoding", "gzip"), 429, "resource_exhausted", "", "decompressed"},
 		{"no streams", "/v1/signed-url", `{"streams": []}`, nil, 404, "unimplemented", "", "--signed-url-key-file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -117,12 +117,6 @@ func TestHTTPRefusals(t *testing.T) {
 				p = get(t, site+c.path, change...)
 			} else {
 				p = post(t, site+c.path, c.body, change...)
-			}
-			if c.code == "" { // what matters is that it is refused
-				if p.status < 400 || p.status >= 500 {
-					t.Errorf("status %d: %s", p.status, p.body)
-				}
-				return
 			}
 			problem := p.problem(t)
 			if p.status != c.status || problem.Code != c.code || problem.Reason != c.reason || !strings.Contains(problem.Message+problem.Field, c.want) {
@@ -140,7 +134,10 @@ func TestHTTPRefusals(t *testing.T) {
 func compressed(t *testing.T, bytesUnpacked int) string {
 	t.Helper()
 	var packed bytes.Buffer
-	w := gzip.NewWriter(&packed)
+	w, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := io.WriteString(w, `{"frame": {"channel": "`); err != nil {
 		t.Fatal(err)
 	}
