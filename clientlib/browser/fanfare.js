@@ -176,7 +176,6 @@ export class Subscription {
   // open stays until then.
   async #connect(refresh = false) {
     const attempt = ++this.#attempts;
-    this.#clear('retry');
     if (!this.#link) {
       this.#tell('connecting');
     }
@@ -637,7 +636,7 @@ class Track {
     if (was && at.sequence !== was.sequence + 1n) {
       throw new FanfareError(`frame ${at.text} came after ${was.text} without a gap`);
     }
-    Object.assign(stream, { position: at, awaits: undefined, closed: false });
+    stream.position = at;
     return true;
   }
 
@@ -699,7 +698,7 @@ export class Frame {
 
   constructor(body) {
     this.stream = body.stream;
-    this.position = body.ephemeral ? undefined : body.position;
+    this.position = body.position;
     this.ephemeral = Boolean(body.ephemeral);
     this.contentType = body.content_type ?? '';
     this.eventType = body.event_type ?? '';

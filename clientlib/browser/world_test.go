@@ -25,7 +25,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(run(func() int { defer removeBinary(); return pgtest.Run(m) }))
+	inBrowser := run(func() int { return browsertest.Run(run(func() int { return pgtest.Run(m) })) })
+	goleak.VerifyTestMain(run(func() int { defer removeBinary(); return inBrowser() }))
 }
 
 // run is what goleak wants of a testing.M.

@@ -3,6 +3,7 @@ package browsertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -38,15 +39,48 @@ func Flag(name string, value any) Option {
 }
 
 // Start starts a browser, which ends with the test. Each has a profile of its own:
-// no cookie, cache or connection of another test.
+// no cookie, cache or connection of another test. Where [Run] runs the tests, those
+// without options have one Chromium in common, as windows that know nothing of each
+// other.
 func Start(t testing.TB, options ...Option) *Browser {
 	t.Helper()
+	if len(options) == 0 && common.used() {
+		profile, leave, err := common.profile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(leave)
+		return newBrowser(t, profile)
+	}
+	ctx, end, err := start(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := end(); err != nil {
+			t.Logf("Chromium had to be killed: %v", err)
+		}
+	})
+	return newBrowser(t, ctx)
+}
+
+func newBrowser(t testing.TB, ctx context.Context) *Browser {
+	t.Helper()
+	// The first use of a context bounds the life of what it makes, so it has no deadline.
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("opening a window: %v", err)
+	}
+	return &Browser{t: t, newTab: func() (context.Context, context.CancelFunc) { return chromedp.NewContext(ctx) }}
+}
+
+// start starts Chromium, and returns its context and what ends it.
+func start(options []Option) (_ context.Context, end func() error, _ error) {
 	program := os.Getenv("FANFARE_TEST_CHROMIUM")
 	if program == "" {
-		t.Fatal("FANFARE_TEST_CHROMIUM names no Chromium: run make test, which fetches one")
+		return nil, nil, errors.New("FANFARE_TEST_CHROMIUM names no Chromium: run make test, which fetches one")
 	}
 	if _, err := os.Stat(program); err != nil {
-		t.Fatalf("FANFARE_TEST_CHROMIUM: %v; run make test, which fetches one", err)
+		return nil, nil, fmt.Errorf("FANFARE_TEST_CHROMIUM: %w; run make test, which fetches one", err)
 	}
 	settings := []chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(program),
@@ -67,22 +101,19 @@ func Start(t testing.TB, options ...Option) *Browser {
 	}
 	allocator, free := chromedp.NewExecAllocator(context.Background(), settings...)
 	ctx, _ := chromedp.NewContext(allocator, chromedp.WithErrorf(func(string, ...any) {}))
-	t.Cleanup(func() {
+	if err := chromedp.Do(ctx); err != nil {
+		free()
+		return nil, nil, fmt.Errorf("starting %s: %w", program, err)
+	}
+	return ctx, func() error {
+		defer free()
 		limited, stop := context.WithTimeout(ctx, 10*time.Second)
 		defer stop()
-		if err := chromedp.Cancel(limited); err != nil && !errors.Is(err, context.Canceled) {
-			t.Logf("Chromium had to be killed: %v", err)
+		if err := chromedp.Cancel(limited); !errors.Is(err, context.Canceled) {
+			return err
 		}
-		free()
-	})
-	// The first use of a context starts the browser and bounds its life, so it has no
-	// deadline.
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("starting %s: %v", program, err)
-	}
-	return &Browser{t: t, newTab: func() (context.Context, context.CancelFunc) {
-		return chromedp.NewContext(ctx)
-	}}
+		return nil
+	}, nil
 }
 
 // Open opens a page in a new window and waits until it is loaded.

@@ -15,7 +15,14 @@ import (
 	"github.com/fanfare-io/fanfare/clientlib/browser/browsertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(run(func() int { return browsertest.Run(m) }))
+}
+
+// run is what goleak wants of a testing.M.
+type run func() int
+
+func (r run) Run() int { return r() }
 
 // serve serves one page at every path.
 func serve(t *testing.T, html string) string {
@@ -43,6 +50,24 @@ func TestAPageIsDrivenAndRead(t *testing.T) {
 	page.Run("window.before = true")
 	page.Reload()
 	page.Wait("another document", "window.before === undefined")
+}
+
+func TestTestsKnowNothingOfEachOther(t *testing.T) {
+	url := serve(t, `<!doctype html><link rel=icon href="data:,">`)
+	first := browsertest.Start(t).Open(url)
+	first.Run(`document.cookie = "who=ann"; localStorage.who = "ann"`)
+	first.Reload()
+	if got := browsertest.Eval[string](first, "document.cookie + localStorage.who"); got != "who=annann" {
+		t.Errorf("the first page remembers %q", got)
+	}
+	second := browsertest.Start(t).Open(url)
+	if got := browsertest.Eval[string](second, "document.cookie + localStorage.who"); got != "undefined" {
+		t.Errorf("the second page knows %q", got)
+	}
+	first.Hide()
+	if got := browsertest.Eval[string](second, "document.visibilityState"); got != "visible" {
+		t.Errorf("when the first page is hidden the second one is %s", got)
+	}
 }
 
 func TestAPageIsHiddenAndShown(t *testing.T) {

@@ -147,6 +147,17 @@ test('a hidden page can give its connection up after a while, and catches up whe
   subscription.close();
 });
 
+test('a page that was paused over EventSource goes on after its position', async () => {
+  const { world, subscription } = await follow(stream, { from: 'live' });
+  await world.last(1).open();
+  await world.last().event('fanfare.caught_up', { stream, position: '7-1' }, '7-1');
+  await world.fire('pagehide');
+  assert.ok(world.last(1).aborted);
+  await world.fire('pageshow');
+  assert.deepEqual([world.last(2).kind, world.last().headers['Last-Event-ID']], ['fetch', '7-1']);
+  subscription.close();
+});
+
 test('a page that is opened hidden connects, and gives up like others', async () => {
   const world = new World();
   world.document.visibilityState = 'hidden';

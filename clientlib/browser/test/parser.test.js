@@ -143,7 +143,13 @@ function reference(text) {
 
 test('random streams, cut at random, are the events of the standard', () => {
   let seed = 20260102;
-  const random = (n) => (seed = (seed * 1103515245 + 12345) % 2 ** 31) % n;
+  const random = (n) => {
+    // Marsaglia's xorshift.
+    seed ^= seed << 13;
+    seed ^= seed >>> 17;
+    seed ^= seed << 5;
+    return (seed >>> 0) % n;
+  };
   const pieces = ['data', 'event', 'id', 'retry', ':', ': ', ' ', '\n', '\n', '\r', '\r\n', '\n\n', '12', 'é', '𝄞', '\uFEFF', '\0', '\u2028', '\u0085', 'x'];
   for (let round = 0; round < 3000; round++) {
     const text = Array.from({ length: 1 + random(30) }, () => pieces[random(pieces.length)]).join('');

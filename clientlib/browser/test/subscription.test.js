@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { getEventListeners } from 'node:events';
 import { test } from 'node:test';
 
 import { follow, stream, wire, World } from './world.js';
@@ -89,6 +90,16 @@ test('a server that delivers the same hole over and over is left for good', asyn
   }
   assert.equal(subscription.status.state, 'ended');
   assert.match(told.at(-1), /error frame 7-3 came after 7-1/);
+});
+
+test('a server that loses its way now and then is not left', async () => {
+  const { world, subscription } = await follow(stream, { ...fetching, after: '7-0' });
+  for (let i = 1; i <= 8; i++) {
+    await world.last(i).open(wire.frame(`7-${i}`) + wire.frame(`7-${i + 2}`));
+    await world.pass(5_000);
+  }
+  assert.deepEqual([subscription.status.state, subscription.position], ['connecting', '7-8']);
+  subscription.close();
 });
 
 test('another epoch without a gap is no loss: the server has restarted', async () => {
@@ -209,6 +220,23 @@ test('after close, also from a callback, nothing is told', async () => {
   world.last(1);
 });
 
+test('after the end it listens to nothing and waits for nothing', async () => {
+  const aborting = new AbortController();
+  const { world, subscription } = await follow(stream, { ...fetching, pauseWhenHidden: 1000, signal: aborting.signal });
+  const listeners = () =>
+    [
+      ...['online', 'pagehide', 'pageshow'].map((type) => [world.window, type]),
+      ...['visibilitychange', 'freeze', 'resume'].map((type) => [world.document, type]),
+      [aborting.signal, 'abort'],
+    ].map(([target, type]) => getEventListeners(target, type).length);
+  assert.deepEqual(listeners(), [1, 1, 1, 1, 1, 1, 1]);
+  await world.last(1).open(wire.id('7-1'));
+  await world.hide();
+  subscription.close();
+  assert.deepEqual(listeners(), [0, 0, 0, 0, 0, 0, 0]);
+  assert.equal(world.timers, 0);
+});
+
 test('an AbortSignal ends it', async () => {
   const aborting = new AbortController();
   const { world, take } = await follow(stream, { ...fetching, signal: aborting.signal });
@@ -228,13 +256,15 @@ test('payloads are text, bytes and JSON, whatever they were published as', async
   await world.last().send(body({ payload: '{"a":\r"\uFEFFä"}', content_type: 'application/json', event_type: 'placed', headers: { by: 'ann' }, created: '2026-01-02T03:04:05.123456Z' }));
   await world.last().send(body({ payload_base64: 'AP/+gA==', created: '2026-01-02T03:04:05Z' }));
   await world.last().send(body({ payload: '', created: '2026-01-02T03:04:05Z' }));
-  const [json, binary, empty] = frames;
+  await world.last().send(body({ payload_base64: '77u//w==' }));
+  const [json, binary, empty, marked] = frames;
   assert.deepEqual(json.json(), { a: '\uFEFFä' });
   assert.deepEqual(json.payload, new TextEncoder().encode('{"a":\r"\uFEFFä"}'));
   assert.deepEqual([json.contentType, json.eventType, json.headers, json.stream], ['application/json', 'placed', { by: 'ann' }, stream]);
   assert.equal(json.created.toISOString(), '2026-01-02T03:04:05.123Z');
   assert.deepEqual(binary.payload, Uint8Array.of(0, 255, 254, 128));
   assert.equal(binary.text, '\0\uFFFD\uFFFD\uFFFD');
+  assert.equal(marked.text, '\uFEFF\uFFFD');
   assert.deepEqual([empty.text, empty.payload.length, empty.contentType, empty.headers], ['', 0, '', {}]);
   subscription.close();
 });

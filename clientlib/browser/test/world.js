@@ -1,6 +1,10 @@
 import assert from 'node:assert/strict';
+import { webcrypto } from 'node:crypto';
 
 import { Subscription } from '../fanfare.js';
+
+// Node.js 18 has it, and not where browsers have it.
+globalThis.crypto ??= webcrypto;
 
 /** A browser whose clock, network and page the test moves. */
 export class World {
