@@ -105,8 +105,8 @@ var requests = map[string]proto.Message{
 	reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName: &reflectionv1.ServerReflectionRequest{
 		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{},
 	},
-	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: &reflectionv1alpha.ServerReflectionRequest{
-		MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{},
+	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: &reflectionv1.ServerReflectionRequest{
+		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}, // the same on the wire
 	},
 }
 
