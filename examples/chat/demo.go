@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -32,30 +32,31 @@ type demo struct {
 	proxy             *part
 }
 
-func runDemo(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	d := &demo{out: &shared{to: stdout}}
-	flags := flag.NewFlagSet("chat demo", flag.ContinueOnError)
-	flags.StringVar(&d.database, "database", os.Getenv("FANFARE_STORE"), "postgres://… of a superuser, as deploy/postgres.sh gives one")
+func demoCommand() *cobra.Command {
+	d := &demo{}
+	command := &cobra.Command{
+		Use: "demo", Short: "Run three replicas, two servers of the application, and nginx", Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			place, err := os.MkdirTemp("", "fanfare-chat-")
+			if err != nil {
+				return err
+			}
+			defer os.RemoveAll(place)
+			d.out = &shared{to: command.OutOrStdout()}
+			if err := d.plan(place, &shared{to: command.ErrOrStderr()}); err != nil {
+				return err
+			}
+			return d.run(command.Context())
+		},
+	}
+	addDatabase(command, &d.database)
+	flags := command.Flags()
 	flags.StringVar(&d.site, "site", "127.0.0.1:8080", "where nginx serves the chat; port 0 is any that is free")
 	flags.StringVar(&d.fanfare, "fanfare", "bin/fanfare", "the program")
-	flags.StringVar(&d.nginx, "nginx", cmp.Or(os.Getenv("FANFARE_TEST_NGINX"), "nginx"), "the program")
+	flags.StringVar(&d.nginx, "nginx", cmp.Or(os.Getenv("FANFARE_TEST_NGINX"), "nginx"), "the program (FANFARE_TEST_NGINX)")
 	flags.StringVar(&d.nginxConfig, "nginx-config", "deploy/nginx", "the directory with fanfare-locations.conf")
 	flags.DurationVar(&d.restart, "restart", 5*time.Second, "start a replica again so long after it has ended")
-	if err := parse(flags, args, stderr); err != nil {
-		return err
-	}
-	if d.database == "" || d.restart < 0 {
-		return errUsage
-	}
-	place, err := os.MkdirTemp("", "fanfare-chat-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(place)
-	if err := d.plan(place, &shared{to: stderr}); err != nil {
-		return err
-	}
-	return d.run(ctx)
+	return command
 }
 
 // plan says what is to run. place is a directory for it.
@@ -71,6 +72,9 @@ func (d *demo) plan(place string, log io.Writer) error {
 	}
 	locations, err := filepath.Abs(filepath.Join(d.nginxConfig, "fanfare-locations.conf"))
 	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(locations); err != nil {
 		return err
 	}
 	free, err := freeAddresses(10)

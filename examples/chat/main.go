@@ -10,9 +10,7 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,83 +18,71 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-)
 
-const usage = `usage:
-  chat serve --database URL [--listen 127.0.0.1:8081] [--name chat] [--demo]
-  chat demo  --database URL [--site 127.0.0.1:8080] [--fanfare bin/fanfare] [--nginx nginx]
-             [--nginx-config deploy/nginx] [--restart 5s]
-`
+	"github.com/spf13/cobra"
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	command := newCommand()
+	err := command.ExecuteContext(ctx)
 	stop()
-	os.Exit(code)
-}
-
-// run returns the exit code: 0 all went well, 1 something failed, 2 the command
-// line was wrong.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	commands := map[string]func(context.Context, []string, io.Writer, io.Writer) error{"serve": runServe, "demo": runDemo}
-	if len(args) == 0 || commands[args[0]] == nil {
-		fmt.Fprint(stderr, usage)
-		return 2
-	}
-	err := commands[args[0]](ctx, args[1:], stdout, stderr)
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-		return 0
-	case errors.Is(err, errUsage):
-		fmt.Fprint(stderr, usage)
-		return 2
-	default:
-		fmt.Fprintf(stderr, "chat %s: %v\n", args[0], err)
-		return 1
+	if err != nil {
+		os.Exit(1)
 	}
 }
 
-var errUsage = errors.New("wrong usage")
-
-// parse refuses unknown flags, which flags then complains about, and arguments.
-func parse(flags *flag.FlagSet, args []string, stderr io.Writer) error {
-	flags.SetOutput(stderr)
-	err := flags.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		return err
-	}
-	if err != nil || flags.NArg() > 0 {
-		return errUsage
-	}
-	return nil
+func newCommand() *cobra.Command {
+	root := &cobra.Command{Use: "chat", Short: "A chat over Fanfare", SilenceUsage: true}
+	root.AddCommand(serveCommand(), demoCommand())
+	return root
 }
 
-func runServe(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("chat serve", flag.ContinueOnError)
-	database := flags.String("database", os.Getenv("FANFARE_STORE"), "postgres://… of the user that fanfare serve has")
-	listen := flags.String("listen", "127.0.0.1:8081", "where to serve")
-	name := flags.String("name", "chat", "tells this server from others in what it writes")
-	demo := flags.Bool("demo", false, "show the replicas of chat demo in the page")
-	if err := parse(flags, args, stderr); err != nil {
+func serveCommand() *cobra.Command {
+	var database, listen, name string
+	var demo bool
+	command := &cobra.Command{
+		Use: "serve", Short: "Run one server of the application", Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return serve(command, database, listen, &web{name: name, demo: demo})
+		},
+	}
+	addDatabase(command, &database)
+	flags := command.Flags()
+	flags.StringVar(&listen, "listen", "127.0.0.1:8081", "where to serve")
+	flags.StringVar(&name, "name", "chat", "tells this server from others in what it writes")
+	flags.BoolVar(&demo, "demo", false, "show the replicas of chat demo in the page")
+	return command
+}
+
+// addDatabase adds the flag that both commands need.
+func addDatabase(command *cobra.Command, to *string) {
+	command.Flags().StringVar(to, "database", os.Getenv("FANFARE_STORE"), "postgres://… of the user that fanfare serve has (FANFARE_STORE)")
+	command.PreRunE = func(*cobra.Command, []string) error {
+		if *to == "" {
+			return errors.New("--database names no database")
+		}
+		return nil
+	}
+}
+
+// serve completes w and serves until the command's context ends.
+func serve(command *cobra.Command, database, listen string, w *web) error {
+	ctx := command.Context()
+	if err := setUp(ctx, database); err != nil {
 		return err
 	}
-	if *database == "" || *name == "" {
-		return errUsage
-	}
-	if err := setUp(ctx, *database); err != nil {
-		return err
-	}
-	pool, err := connect(ctx, *database)
+	pool, err := connect(ctx, database)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	lis, err := net.Listen("tcp", *listen)
+	lis, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "listening on %s\n", lis.Addr())
-	w := &web{pool: pool, name: *name, demo: *demo, logger: slog.New(slog.NewTextHandler(stderr, nil))}
+	fmt.Fprintf(command.OutOrStdout(), "listening on %s\n", lis.Addr())
+	w.pool, w.logger = pool, slog.New(slog.NewTextHandler(command.ErrOrStderr(), nil))
 	return serveHTTP(ctx, lis, w.handler())
 }
 

@@ -101,3 +101,25 @@ func TestPageShowsText(t *testing.T) {
 		t.Errorf("the page has markup that somebody wrote:\n%s", page)
 	}
 }
+
+func TestCommandLineSaysWhatIsMissing(t *testing.T) {
+	t.Setenv("FANFARE_STORE", "")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"serve"}, "--database names no database"},
+		{[]string{"demo"}, "--database names no database"},
+		{[]string{"demo", "extra"}, "extra"},
+		{[]string{"demo", "--database", "postgres://x", "--fanfare", "/nowhere/fanfare"}, "/nowhere/fanfare"},
+		{[]string{"demo", "--database", "postgres://x", "--fanfare", "/bin/sh", "--nginx", "/bin/sh", "--nginx-config", "../../deploy/nginx", "--site", "here"}, "--site"},
+		{[]string{"demo", "--database", "postgres://x", "--fanfare", "/bin/sh", "--nginx", "/bin/sh", "--nginx-config", "/nowhere"}, "/nowhere/fanfare-locations.conf"},
+	} {
+		command := newCommand()
+		command.SetArgs(test.args)
+		command.SetErr(io.Discard)
+		if err := command.ExecuteContext(bounded(t)); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("chat %v: %v, want %q", test.args, err, test.want)
+		}
+	}
+}

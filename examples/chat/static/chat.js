@@ -472,6 +472,8 @@ subscribe({ streams: names.map((scope) => ({ channel, scope })) }, {
   onframe: take,
   ongap: takeGap,
   onstatus: showStatus,
+  // A page that nobody looks at for so long catches up when it is shown.
+  pauseWhenHidden: 5 * 60_000,
 });
 
 toEnd();
