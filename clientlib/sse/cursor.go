@@ -182,9 +182,14 @@ func (c *cursor) advance(b *batch) {
 }
 
 func (c *cursor) missedBlock() []byte {
+	c.relay.mu.RLock()
+	defer c.relay.mu.RUnlock()
+	return c.missedBlockLocked()
+}
+
+// missedBlockLocked is a gap of ephemeral frames where the cursor is.
+func (c *cursor) missedBlockLocked() []byte {
 	r := c.relay
-	r.mu.RLock()
-	defer r.mu.RUnlock()
 	return gapBlock(r.stream, &clientlib.Gap{
 		Reason: clientlib.EphemeralMaybeMissed, Requested: c.position, Oldest: r.oldest, Head: r.position, ResumeAfter: c.position,
 	})
@@ -212,17 +217,24 @@ func (c *cursor) takePage(b *batch) {
 	c.page = nil
 }
 
-// hand hands on an entry of the numbering.
+// hand hands on an entry. The relay's mutex is held, unless it is of a page.
 func (c *cursor) hand(b *batch, e *entry) {
-	c.position = e.after
-	what := notice
 	switch e.kind {
 	case durable:
-		what = frame
+		c.position = e.after
+		b.add(c, frame, e.blocks[c.form])
 	case loss:
-		what, c.caughtUp = gap, false
+		c.position, c.caughtUp = e.after, false
+		b.add(c, gap, e.blocks[c.form])
+	case closed:
+		b.add(c, notice, e.blocks[c.form])
+	case ephemeral:
+		b.add(c, passing, e.blocks[c.form])
+	case missed:
+		b.add(c, missedGap, c.missedBlockLocked()) // each is told where it stands
+	case status:
+		b.add(c, notice, e.blocks[c.form])
 	}
-	b.add(c, what, e.blocks[c.form])
 }
 
 // takeRing hands on what the ring has, and reports whether there is more to do.
@@ -251,10 +263,6 @@ func (c *cursor) takeRing(b *batch) bool {
 		if number < from {
 			continue
 		}
-		if !e.kind.ofNumbering() { // it may be behind the cursor, and moves nothing
-			b.add(c, passingOf(e.kind), e.blocks[c.form])
-			continue
-		}
 		c.hand(b, e)
 		if e.kind == loss {
 			c.caughtUpAt = r.ring.end
@@ -271,17 +279,6 @@ func (c *cursor) takeRing(b *batch) bool {
 		b.add(c, notice, r.closed)
 	}
 	return false
-}
-
-func passingOf(k kind) outKind {
-	switch k {
-	case ephemeral:
-		return passing
-	case missed:
-		return missedGap
-	default:
-		return notice
-	}
 }
 
 // findLocked places the cursor, if the ring holds its position.
@@ -317,13 +314,14 @@ func (c *cursor) overtakenLocked() {
 }
 
 // forgetMissedLocked gives up the ephemeral entries from a number on that the ring has
-// dropped.
+// dropped, or that follow what is only in an earlier numbering.
 func (c *cursor) forgetMissedLocked(from uint64) {
 	ring := &c.relay.ring
-	if from < ring.base && ring.lost > from {
+	here := max(ring.base, ring.since)
+	if from < here && ring.lost > from {
 		c.owesMissed = true
 	}
-	c.ephemeralFrom = max(c.ephemeralFrom, ring.base)
+	c.ephemeralFrom = max(c.ephemeralFrom, here)
 }
 
 // behind has a page read of what the ring does not hold, and reports whether there is

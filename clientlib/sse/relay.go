@@ -142,7 +142,7 @@ func (r *relay) takeGapLocked(g *clientlib.Gap) {
 	r.oldest = g.Oldest
 	if g.Reason == clientlib.EphemeralMaybeMissed {
 		r.ephemeral = true
-		r.addLocked(newNotice(missed, r.position, gapBlock(r.stream, g)))
+		r.addLocked(newNotice(missed, r.position, nil))
 		return
 	}
 	r.caughtUp = false

@@ -71,6 +71,8 @@ func (e *entry) encode(stream clientlib.Stream, as form) int {
 	return len(e.blocks[as])
 }
 
+func (e *entry) isPassing() bool { return e.kind == ephemeral || e.kind == missed }
+
 // ring has the newest entries of a stream. They are counted from its beginning: entry
 // number base is the oldest there, and end is that of the next.
 type ring struct {
@@ -85,20 +87,24 @@ type ring struct {
 	// reopens is true if the stream was closed when 0-0 became before: then 0-0 may
 	// be from before that numbering, which a server judges.
 	reopens bool
-	// lost is the number after the last dropped entry that some may miss for ever:
-	// an ephemeral frame, or a notice of such.
-	lost uint64
+	// passing is the number after the newest entry that is nowhere else: an ephemeral
+	// frame, or a notice of such. lost is the same of those that nobody who is placed now
+	// will get: they were dropped, or are of an earlier numbering.
+	passing, lost uint64
 }
 
 // restart begins a numbering at a position.
 func (r *ring) restart(at clientlib.Position, reopens bool) {
-	r.since, r.before, r.reopens = r.end, at, reopens
+	r.since, r.before, r.reopens, r.lost = r.end, at, reopens, r.passing
 }
 
 func (r *ring) add(e *entry) {
 	r.entries = append(r.entries, e)
 	r.end++
 	r.bytes += e.size
+	if e.isPassing() {
+		r.passing = r.end
+	}
 }
 
 // trim drops the oldest entries until limit bytes are left, or the newest entry alone.
@@ -122,8 +128,8 @@ func (r *ring) drop() {
 		r.entries = nil
 	}
 	switch {
-	case e.kind == ephemeral || e.kind == missed:
-		r.lost = r.base + 1
+	case e.isPassing():
+		r.lost = max(r.lost, r.base+1)
 	case e.kind == durable && r.base >= r.since:
 		r.before, r.reopens = e.after, false
 	}
