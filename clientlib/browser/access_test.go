@@ -65,7 +65,7 @@ func TestASignedAddressIsRenewedInTime(t *testing.T) {
 	w.pages.HandleFunc("/sign", func(rw http.ResponseWriter, r *http.Request) {
 		u, err := url.Parse(address)
 		if err == nil {
-			u, err = signer.Sign(u, time.Now().Add(4*time.Second))
+			u, err = signer.Sign(u, time.Now().Add(6*time.Second))
 		}
 		if err != nil {
 			http.Error(rw, err.Error(), http.StatusInternalServerError)
