@@ -2,7 +2,10 @@ package auth
 
 import (
 	"bytes"
+	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
@@ -119,6 +122,27 @@ func TestAlgorithmsBelongToTheirKeys(t *testing.T) {
 				t.Errorf("a key for %v takes %s: %v", c.algs, alg, err)
 			}
 		}
+	}
+}
+
+// With keys of several curves an algorithm is still that of one of them.
+func TestCurvesAreNotMixedUp(t *testing.T) {
+	t.Parallel()
+	v := newVerifier(t, Config{Keys: append(p256Signer().keys(t, ""), p384Signer().keys(t, "")...)})
+	// golang-jwt does not sign so, but it would verify.
+	token := forge(map[string]any{"alg": "ES384"}, func(text string) []byte {
+		digest := sha512.Sum384([]byte(text))
+		r, s, err := ecdsa.Sign(rand.Reader, p256Signer().key.(*ecdsa.PrivateKey), digest[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		signature := make([]byte, 96)
+		r.FillBytes(signature[:48])
+		s.FillBytes(signature[48:])
+		return signature
+	})
+	if _, err := v.Verify(t.Context(), token); !errors.Is(err, ErrInvalid) {
+		t.Errorf("ES384 with a key for ES256: %v", err)
 	}
 }
 

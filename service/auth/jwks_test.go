@@ -176,15 +176,15 @@ func TestIssuerThatIsAway(t *testing.T) {
 		"an error":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
 		"a page":        func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
 		"an empty set":  func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(jwkSet()) },
-		"a redirection": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/other", http.StatusFound) },
-		"no end": func(w http.ResponseWriter, r *http.Request) {
-			_, _ = w.Write([]byte(`{"keys":[`))
-			key := append(must(json.Marshal(jwk(p256Signer(), "ec"))), ',')
-			for r.Context().Err() == nil {
-				if _, err := w.Write(key); err != nil {
-					return
-				}
+		"a redirection": func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/other" {
+				_, _ = w.Write(jwkSet(jwk(p256Signer(), "ec")))
+				return
 			}
+			http.Redirect(w, r, "/other", http.StatusFound)
+		},
+		"a large set": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write(jwkSet(jwk(p256Signer(), "ec"), map[string]any{"kty": "FUTURE", "x": strings.Repeat("x", maxJWKSBytes)}))
 		},
 	} {
 		i.answer(away)
