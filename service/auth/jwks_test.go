@@ -173,9 +173,9 @@ func TestIssuerThatIsAway(t *testing.T) {
 	i := startIssuer(t)
 	good := p256Signer().sign(t, header("kid", "ec"))
 	for name, away := range map[string]http.HandlerFunc{
-		"an error":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
-		"a page":        func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
-		"an empty set":  func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(jwkSet()) },
+		"an error":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
+		"a page":       func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
+		"an empty set": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(jwkSet()) },
 		"a redirection": func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/other" {
 				_, _ = w.Write(jwkSet(jwk(p256Signer(), "ec")))
