@@ -183,8 +183,8 @@ func TestAStreamIsClosedAfterAConfirmation(t *testing.T) {
 	page.Click("dialog .danger")
 	page.Wait("the stream is closed", shows(".stream-head", "The stream is closed."))
 	page.Wait("the tail says so", shows(".tail-list", "The stream was closed after"))
-	s.publish(text("c", "s", "after"))
-	page.Wait("the next numbering is shown", shows(".tail-list > li", "after"))
+	s.publish(text("c", "s", "opened again"))
+	page.Wait("the next numbering is shown", shows(".tail-list > li", "opened again"))
 	page.Wait("it is open again", "!"+shows(".stream-head", "The stream is closed."))
 	if body := page.Text(".tail-list"); !strings.Contains(body, "before") {
 		t.Errorf("the tail has lost what was before: %s", body)

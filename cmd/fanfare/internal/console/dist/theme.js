@@ -1,1 +1,1 @@
-try{let e=localStorage.getItem("fanfare.theme");(e==="light"||e==="dark")&&(document.documentElement.dataset.theme=e)}catch{}
+var e=null;try{e=localStorage.getItem("fanfare.theme")}catch{}e!=="light"&&e!=="dark"&&(e=matchMedia("(prefers-color-scheme: dark)").matches?"dark":"light");document.documentElement.dataset.theme=e;

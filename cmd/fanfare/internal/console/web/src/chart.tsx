@@ -3,7 +3,7 @@ import uPlot from 'uplot';
 import { useEffect, useRef } from 'preact/hooks';
 import { brief } from './format';
 import { chartWindow } from './rates';
-import { repaint } from './theme';
+import { shownTheme } from './theme';
 
 export interface Series {
   label: string;
@@ -98,7 +98,7 @@ function description({ title, unit, series }: ChartProps): string {
 export function Chart(props: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(undefined);
-  const painted = repaint.value;
+  const painted = shownTheme.value;
   const { series } = props;
 
   useEffect(() => {

@@ -1,10 +1,12 @@
-// Runs before anything is painted, so that a chosen theme does not flash up in the
-// other's colours. The key is theme.ts's.
+// Runs before anything is painted, so that no page flashes up in the other colours. The
+// key is theme.ts's, which goes on from here.
+let chosen: string | null = null;
 try {
-  const value = localStorage.getItem('fanfare.theme');
-  if (value === 'light' || value === 'dark') {
-    document.documentElement.dataset['theme'] = value;
-  }
+  chosen = localStorage.getItem('fanfare.theme');
 } catch {
   // Nothing is stored here.
 }
+if (chosen !== 'light' && chosen !== 'dark') {
+  chosen = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
+}
+document.documentElement.dataset['theme'] = chosen;

@@ -1,5 +1,5 @@
 // The colours follow the system unless the reader has chosen.
-import { signal } from '@preact/signals';
+import { effect, signal } from '@preact/signals';
 
 export type Theme = 'system' | 'light' | 'dark';
 
@@ -17,22 +17,25 @@ function stored(): Theme {
 
 export const theme = signal<Theme>(stored());
 
+const system = matchMedia('(prefers-color-scheme: dark)');
+const systemIsDark = signal(system.matches);
+system.addEventListener('change', () => (systemIsDark.value = system.matches));
+
+/** Which of the two is shown. */
+export const shownTheme = signal<'light' | 'dark'>('light');
+
+// theme-first.ts has done the same before the page was painted.
+effect(() => {
+  const shown = theme.value === 'system' ? (systemIsDark.value ? 'dark' : 'light') : theme.value;
+  document.documentElement.dataset['theme'] = shown;
+  shownTheme.value = shown;
+});
+
 export function setTheme(value: Theme) {
   theme.value = value;
-  if (value === 'system') {
-    delete document.documentElement.dataset['theme'];
-  } else {
-    document.documentElement.dataset['theme'] = value;
-  }
   try {
     localStorage.setItem(key, value);
   } catch {
     // It holds until the page is closed.
   }
 }
-
-/** Counts changes of what the colours are, for what is drawn rather than styled. */
-export const repaint = signal(0);
-
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => repaint.value++);
-theme.subscribe(() => queueMicrotask(() => repaint.value++));
