@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/http"
-	"time"
 
 	"github.com/fanfare-io/fanfare/clientlib/browser"
 	"github.com/fanfare-io/fanfare/clientlib/sse"
@@ -59,12 +58,10 @@ func (routes *webRoutes) handler(w *webServer) http.Handler {
 	return mux
 }
 
-// streaming serves answers that go on: no time bounds the whole, and their connection
-// keeps its place. next bounds each write.
+// streaming has connections keep their places while next, which replaces the server's
+// times by bounds of each write, answers on them.
 func (w *webServer) streaming(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
-		// net/http takes a deadline that passes later for the client's end.
-		_ = http.NewResponseController(response).SetReadDeadline(time.Time{})
 		if release, ok := w.hold(request); ok {
 			defer release()
 		}

@@ -11,7 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
 // Event streams are served by serve itself, on names that nobody has used before, by
@@ -75,6 +79,7 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 	tab := open(t, nil, site+"/v1/streams/c/s?from=live")
 	tab.await("fanfare.caught_up")
 	raw := connectSubscribe(t, site)
+	publishing := publishStream(t, site)
 	publish("first")
 
 	slow := map[string]string{
@@ -106,6 +111,12 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 	for until := began.Add(3*short.read + short.idle); time.Now().Before(until); {
 		publish("again")
 		elapse(300 * time.Millisecond)
+	}
+	if err := publishing.Send(&fanfarev1.PublishStreamRequest{Frame: &fanfarev1.NewFrame{Channel: "another"}}); err != nil {
+		t.Errorf("the call that publishes: %v", err)
+	}
+	if answer, err := publishing.Recv(); err != nil || answer.GetPublished() == nil {
+		t.Errorf("the call that publishes: %v, %v", answer, err)
 	}
 	publish("last")
 	frames := []string{tab.nextFrame()}
@@ -143,6 +154,28 @@ func connectSubscribe(t *testing.T, site string) interface {
 		t.Fatalf("%v after %q", err, said)
 	}
 	return conn
+}
+
+// publishStream begins a call of gRPC in both directions over the port of HTTP.
+func publishStream(t *testing.T, site string) grpc.BidiStreamingClient[fanfarev1.PublishStreamRequest, fanfarev1.PublishStreamResponse] {
+	t.Helper()
+	conn, err := grpc.NewClient(strings.TrimPrefix(site, "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	stream, err := fanfarev1.NewFanfareServiceClient(conn).PublishStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It has begun.
+	if err := stream.Send(&fanfarev1.PublishStreamRequest{Frame: &fanfarev1.NewFrame{Channel: "another"}}); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := stream.Recv(); err != nil || answer.GetPublished() == nil {
+		t.Fatalf("%v, %v", answer, err)
+	}
+	return stream
 }
 
 // readUntil reads until a text has come.

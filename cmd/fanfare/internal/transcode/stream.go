@@ -2,7 +2,6 @@ package transcode
 
 import (
 	"errors"
-	"io"
 	"net/http"
 	"time"
 
@@ -13,10 +12,8 @@ import (
 // bounds the whole; each write has its own.
 func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
-	if r.URL.Path == fanfarev1.FanfareService_Subscribe_FullMethodName {
-		// One request, which has to come in time. Then the connection may be silent.
-		r.Body = &lastBody{r.Body, control}
-	} else {
+	if r.URL.Path != fanfarev1.FanfareService_Subscribe_FullMethodName {
+		// Requests go on, too. That of Subscribe is one, which has to come in time.
 		_ = control.SetReadDeadline(time.Time{})
 	}
 	stream := &streamWriter{ResponseWriter: w, control: control, timeout: h.config.WriteTimeout}
@@ -25,21 +22,6 @@ func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	}
 	defer stream.close()
 	h.rpc.ServeHTTP(stream, r)
-}
-
-// lastBody lifts the deadline of reading when a request has been read: net/http takes
-// one that passes later for the client's end.
-type lastBody struct {
-	io.ReadCloser
-	control *http.ResponseController
-}
-
-func (b *lastBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
-		_ = b.control.SetReadDeadline(time.Time{})
-	}
-	return n, err
 }
 
 // streamWriter gives each write its time, and asks for a place when the answer
