@@ -82,10 +82,6 @@ func (f *fleet) client() fanfarev1.FanfareServiceClient {
 	return &viaEdge{url: "http://" + e.address, http: e.http}
 }
 
-type publisher struct {
-	client fanfarev1.FanfareServiceClient
-}
-
 // replaceableEdge is an edge whose address stays while handlers come and go.
 type replaceableEdge struct {
 	t       *testing.T
@@ -145,7 +141,7 @@ func (e *replaceableEdge) replace(drain bool) {
 // the time. The long form has 150 faults.
 func TestGuaranteesHoldForBrowsers(t *testing.T) {
 	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Replicas}, func(t *testing.T, db servicetest.Database) {
-		faults := 10
+		faults := 5
 		if inLongForm() {
 			faults = 150
 		}

@@ -109,10 +109,16 @@ func (p *parser) line() (string, error) {
 			}
 			return "", p.err
 		}
-		chunk := make([]byte, 16<<10)
-		n, err := p.source.Read(chunk)
-		p.rest, p.err = append(p.rest, chunk[:n]...), err
+		_, p.err = p.fill()
 	}
+}
+
+// fill reads more.
+func (p *parser) fill() (int, error) {
+	chunk := make([]byte, 16<<10)
+	n, err := p.source.Read(chunk)
+	p.rest = append(p.rest, chunk[:n]...)
+	return n, err
 }
 
 func (p *parser) field(line string) error {

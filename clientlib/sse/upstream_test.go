@@ -335,13 +335,6 @@ func (u *upstream) listen(listening bool) {
 	u.sendAllLocked(&fanfarev1.SubscribeResponse{Notice: &fanfarev1.SubscribeResponse_Status{Status: &fanfarev1.Status{Listening: listening}}})
 }
 
-// subscriptions is how many calls there are.
-func (u *upstream) subscriptions() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return len(u.calls)
-}
-
 // The first byte says that what commits from now on arrives, so none may come before the
 // server has said so; and then it must come.
 func TestNothingIsSentBeforeTheSubscriptionIsInForce(t *testing.T) {

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package sse
+
+import (
+	"net"
+	"time"
+)
+
+func breakUnacknowledged(*net.TCPConn, time.Duration) {}
