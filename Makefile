@@ -39,10 +39,9 @@ BIN := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
-# Set FANFARE_TEST_CHROMIUM or FANFARE_TEST_NGINX to a program to have the tests use
-# another than the one they fetch.
-FANFARE_TEST_CHROMIUM ?= $(CHROMIUM)
-FANFARE_TEST_NGINX ?= $(NGINX)
+# What is installed, or fetched. Set them to have the tests use another program.
+FANFARE_TEST_CHROMIUM ?= $(or $(shell command -v chromium || command -v google-chrome),$(CHROMIUM))
+FANFARE_TEST_NGINX ?= $(or $(shell PATH="$$PATH:/usr/sbin" command -v nginx),$(NGINX))
 export FANFARE_TEST_CHROMIUM FANFARE_TEST_NGINX
 
 EDGE_TOOLS := $(filter $(TOOLS)/%,$(FANFARE_TEST_CHROMIUM) $(FANFARE_TEST_NGINX))
@@ -63,6 +62,11 @@ build: ## Build bin/fanfare, one static file
 run: build ## Build, and serve on the embedded store; FLAGS are for fanfare serve
 	@'$(BIN)/fanfare' serve --drain-delay 0 $(FLAGS)
 
+.PHONY: chat
+chat: build $(filter $(TOOLS)/%,$(FANFARE_TEST_NGINX)) ## Build, and run the chat of examples/chat: three replicas behind nginx; CHAT are flags
+	$(BUILD) -o '$(BIN)/chat' ./examples/chat
+	@deploy/postgres.sh run '$(BIN)/chat' demo --fanfare '$(BIN)/fanfare' $(CHAT)
+
 .PHONY: test
 test: $(HEALTH_PROBE) $(EDGE_TOOLS) ## Run the tests, with the race detector, on PostgreSQL servers that they start themselves
 	@bin=$$(deploy/postgres.sh bin); \
@@ -72,9 +76,10 @@ test: $(HEALTH_PROBE) $(EDGE_TOOLS) ## Run the tests, with the race detector, on
 	@$(MAKE) test-clients
 
 .PHONY: test-clients
-test-clients: build ## Run the tests of the Python and the TypeScript client
+test-clients: build ## Run the tests of the clients for Python, TypeScript and web pages, but for those in a browser
 	FANFARE_BIN='$(abspath $(BIN))/fanfare' clientlib/python/test.sh
 	FANFARE_BIN='$(abspath $(BIN))/fanfare' clientlib/typescript/test.sh
+	cd clientlib/browser && node --test --test-reporter="$${FANFARE_TEST_REPORTER:-dot}" test/*.test.js
 
 .PHONY: test-long
 test-long: $(HEALTH_PROBE) $(EDGE_TOOLS) ## Run the tests with the long forms of the soak and chaos tests (an hour)
