@@ -127,6 +127,7 @@ lint: $(STATICCHECK) ## Check formatting, go vet, staticcheck, and the protocol 
 	@$(call where-there,npm,lint-proto)
 	@$(call where-there,npm apt-get,checkgenerate)
 	@$(call where-there,npm apt-get javac g++,checkstubs)
+	@$(call where-there,npm,checkconsole)
 
 # $(call where-there,PROGRAMS,TARGET) makes a target if its programs are here, and else
 # says that it is left out. Made by itself a target fails: $(call needs,PROGRAMS).
@@ -177,6 +178,18 @@ $(STUBS)/compiled: buf.gen.java-cpp.yaml $(wildcard proto/fanfare/v1/*.proto) | 
 	$(WITH_JAVA_CPP) javac -nowarn -proc:none -d '$(STUBS)/classes' @'$(STUBS)/sources'
 	cd '$(STUBS)/cpp' && $(WITH_JAVA_CPP) g++ -c -I. fanfare/v1/*.cc
 	touch '$@'
+
+CONSOLE := cmd/fanfare/internal/console/web
+
+.PHONY: console
+console: ## Build the console's page into cmd/fanfare/internal/console/dist
+	@$(CONSOLE)/setup.sh
+	cd $(CONSOLE) && node build.mjs
+
+.PHONY: checkconsole
+checkconsole: ## Check the console's types and format, and that dist is what its sources build
+	@$(CONSOLE)/setup.sh
+	cd $(CONSOLE) && npm run --silent check
 
 .PHONY: clean
 clean: ## Remove what was built, and the tools
