@@ -35,7 +35,6 @@ class Guarded(rpc.FanfareServiceServicer):
         self.over = threading.Event()
         self.lock = threading.Lock()
         self.seen: List[Optional[str]] = []
-        self.waiting = 0
         self.lost = False
 
     def check(self, context: Any) -> None:
@@ -58,12 +57,11 @@ class Guarded(rpc.FanfareServiceServicer):
 
     def Subscribe(self, request: pb.SubscribeRequest, context: Any) -> Iterator[pb.SubscribeResponse]:
         self.check(context)
+        expires = not self.expired.is_set()
         after = request.after.sequence
         yield subscribed(after, resumed=request.HasField("after"))
         yield frames(after + 1)
-        with self.lock:
-            self.waiting += 1
-        if not self.expired.is_set():
+        if expires:
             self.expired.wait(PATIENCE)
             refuse(context, UNAUTHENTICATED, "TOKEN_EXPIRED")
         self.over.wait(PATIENCE)
