@@ -14,6 +14,9 @@ import (
 // writeBytes is how much a browser must take within the write timeout at least.
 const writeBytes = 64 << 10
 
+// closeTimeout is how long Close waits for browsers that take nothing.
+const closeTimeout = time.Second
+
 // Reasons of fanfare.reconnect.
 const (
 	reasonDraining     = "DRAINING"
@@ -316,12 +319,21 @@ func (c *conn) write(b []byte) bool {
 		b = b[len(part):]
 		c.wrote = time.Now()
 		_ = c.control.SetWriteDeadline(c.wrote.Add(c.handler.config.WriteTimeout))
+		c.hurry()
 		if _, err := c.writer.Write(part); err != nil {
 			return c.failed(err)
 		}
 		c.handler.bytes.Add(uint64(len(part)))
 	}
 	return true
+}
+
+// hurry bounds the write that is under way, or begins, if the handler was closed. Close,
+// which may come at any moment, calls it, too, after it has closed the handler.
+func (c *conn) hurry() {
+	if last := c.handler.shut.Load(); last != nil {
+		_ = c.control.SetWriteDeadline(*last)
+	}
 }
 
 func (c *conn) flush() bool {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fanfare-io/fanfare/clientlib"
 )
@@ -32,7 +33,9 @@ type Handler struct {
 	// shrinking is held by who empties rings.
 	shrinking sync.Mutex
 
-	drains, shut atomic.Bool
+	drains atomic.Bool
+	// shut is set by Close: when the last write ends.
+	shut atomic.Pointer[time.Time]
 	counters
 }
 
@@ -72,13 +75,16 @@ func (h *Handler) Drain(ctx context.Context) {
 	}
 }
 
-// Close ends all connections and subscriptions at once and waits for their goroutines.
-// Drain comes before, where browsers are to come back in order. It does nothing the second
-// time.
+// Close ends all connections and subscriptions and waits for their goroutines, for a
+// second at most on browsers that take nothing. Drain comes before, where browsers are to
+// come back in order. It does nothing the second time.
 func (h *Handler) Close() {
-	h.shut.Store(true)
+	last := time.Now().Add(closeTimeout)
+	h.shut.CompareAndSwap(nil, &last)
 	h.drains.Store(true)
-	<-h.wakeAll()
+	left := h.wakeAll()
+	h.hurryAll()
+	<-left
 	h.mu.Lock()
 	for _, end := range h.ends {
 		end()
@@ -92,7 +98,7 @@ func (h *Handler) Close() {
 
 func (h *Handler) draining() bool { return h.drains.Load() }
 
-func (h *Handler) isClosed() bool { return h.shut.Load() }
+func (h *Handler) isClosed() bool { return h.shut.Load() != nil }
 
 // wakeAll has all connections look at the handler, and returns what is closed when none
 // is left.
@@ -108,6 +114,15 @@ func (h *Handler) wakeAll() <-chan struct{} {
 	left := h.left
 	h.leftLocked()
 	return left
+}
+
+// hurryAll bounds the writes that are under way; those that begin later bound themselves.
+func (h *Handler) hurryAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.conns { // their handlers have not returned, so the writer is theirs
+		c.hurry()
+	}
 }
 
 func (h *Handler) leftLocked() {

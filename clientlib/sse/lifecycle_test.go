@@ -107,6 +107,36 @@ func TestADrainEndsStreamsInOrder(t *testing.T) {
 	}
 }
 
+// Symptom: a server did not end for half a minute, the write timeout, after its drain had
+// given up on a browser that took nothing: Close waited for the write to it.
+func TestCloseDoesNotWaitForBrowsersThatTakeNothing(t *testing.T) {
+	e := start(t, func(c *sse.Config, _ *http.Server) { c.WriteTimeout = time.Hour })
+	for range 40 { // more than fits between the two
+		e.publish("1", strings.Repeat("x", 256<<10))
+	}
+	stuck := e.open(one)
+	defer stuck.leave()
+	var written uint64
+	quiet := 0
+	eventually(t, "the browser takes nothing", func() bool {
+		if n := e.Stats().Bytes; n != written {
+			written, quiet = n, 0
+		}
+		quiet++
+		return written > 0 && quiet == 20
+	})
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		e.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Error("Close still waits")
+	}
+}
+
 func TestCloseEndsEverything(t *testing.T) {
 	e := start(t, nil)
 	b := e.open(one)

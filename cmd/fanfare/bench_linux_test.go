@@ -25,6 +25,7 @@ func TestBenchOfAServerOfItsOwn(t *testing.T) {
 		{"idle", "shared-connections", "memory of an idle subscription"},
 		{"replay", "10000-frames", "replay of 300 frames"},
 		{"storm", "many-streams", "caught up"},
+		{"sse", "10000-connections", "memory of an event stream"},
 	} {
 		lines := benchLines(t, benchBinary(t, []string{"TMPDIR=" + temporary}, append([]string{c.scenario, c.name, "--self", "--rounds", "2", "--json"}, tiny[c.scenario]...)...))
 		l := find(t, lines, c.name, c.what, "")

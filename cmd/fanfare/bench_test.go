@@ -119,6 +119,7 @@ var tiny = map[string][]string{
 	"storm":   {"--subscribers", "40", "--streams", "20", "--connections", "4", "--frames", "30"},
 	"fanout":  {"--subscribers", "20", "--connections", "2", "--time", "50ms"},
 	"latency": {"--rate", "100", "--time", "50ms"},
+	"sse":     {"--subscribers", "20", "--connections", "2", "--time", "100ms"},
 }
 
 // A running server has other users: bench publishes to channels of its own, and

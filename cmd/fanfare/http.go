@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/fanfare-io/fanfare/clientlib/sse"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/replica"
 )
@@ -40,7 +41,7 @@ const (
 	// maxWebStreams bounds the requests of one connection over HTTP/2.
 	maxWebStreams = 250
 	// webDeadTime is after how long of silence a connection over HTTP/2 is asked whether
-	// it is still there.
+	// it is still there, and how long what was sent may stay unacknowledged.
 	webDeadTime = 30 * time.Second
 )
 
@@ -104,12 +105,15 @@ func newWebServer(lis net.Listener, connections int, timeouts webTimeouts, logge
 		MaxHeaderBytes:    maxWebHeaderBytes,
 		ConnState:         w.places.changed,
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			return context.WithValue(ctx, webConn{}, conn)
+			return breakUnacknowledged(context.WithValue(ctx, webConn{}, conn), conn)
 		},
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 	return w
 }
+
+// breakUnacknowledged finds browsers that lost their network without a word.
+var breakUnacknowledged = sse.ConnContext(webDeadTime)
 
 // webConn is the key of a request's connection in its context.
 type webConn struct{}
