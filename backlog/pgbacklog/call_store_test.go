@@ -162,7 +162,7 @@ func TestHastyCallsForAHeldStream(t *testing.T) {
 // A caller without a deadline is told in the end that nothing was stored.
 func TestCallsGiveUp(t *testing.T) {
 	url := newSchema(t)
-	s := startPublisher(t, url, func(c *committerConfig) { c.RetryTimeout = 700 * time.Millisecond })
+	s := startPublisher(t, url, func(c *committerConfig) { c.RetryTimeout = 3 * time.Second })
 	foreign := pgtest.Dial(t, url)
 	mustPublish(t, s, publication("held", "0"))
 	hold(t, foreign, "held")
