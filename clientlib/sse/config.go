@@ -17,6 +17,7 @@ const (
 	defaultLinger           = 10 * time.Second
 	defaultMaxConnections   = 20_000
 	defaultMaxStreams       = 50
+	defaultMaxRelays        = 50_000
 	defaultRelayBytes       = 1 << 20
 	defaultMaxRelayBytes    = 256 << 20
 	defaultMaxReplays       = 32
@@ -56,6 +57,10 @@ type Config struct {
 	MaxConnections int
 	// MaxStreams is how many streams one request may name. Default: 50.
 	MaxStreams int
+	// MaxRelays is how many streams are subscribed to at a time, which is what the servers
+	// hold for this handler; a request that needs one more is told to come back. It should
+	// be below what the servers let a client have. Default: 50,000.
+	MaxRelays int
 	// RelayBytes is how much is kept of the newest events of one stream; one event is
 	// always kept. Default: 1 MiB.
 	RelayBytes int
@@ -95,6 +100,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Linger, defaultLinger)
 	setDefault(&c.MaxConnections, defaultMaxConnections)
 	setDefault(&c.MaxStreams, defaultMaxStreams)
+	setDefault(&c.MaxRelays, defaultMaxRelays)
 	setDefault(&c.RelayBytes, defaultRelayBytes)
 	setDefault(&c.MaxRelayBytes, defaultMaxRelayBytes)
 	setDefault(&c.MaxReplays, defaultMaxReplays)

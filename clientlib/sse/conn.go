@@ -78,8 +78,8 @@ func (c *conn) serve(ctx context.Context) {
 
 // begin subscribes to all streams and sends the beginning, or answers why not.
 func (c *conn) begin(ctx context.Context) bool {
-	if !c.attach() {
-		c.postpone(reasonDraining)
+	if err := c.attach(); err != nil {
+		c.postpone(reasonOf(err))
 		return false
 	}
 	deadline := time.Now().Add(c.handler.config.SubscribeTimeout)
@@ -110,22 +110,34 @@ func (c *conn) begin(ctx context.Context) bool {
 }
 
 // attach finds the streams' relays.
-func (c *conn) attach() bool {
+func (c *conn) attach() error {
 	as := plain
 	if c.request.json {
 		as = wrapped
 	}
 	for i, s := range c.request.streams {
-		r, ok := c.handler.acquire(s)
-		if !ok {
-			return false
+		r, err := c.handler.acquire(s)
+		if err != nil {
+			return err
 		}
 		cursor := &cursor{relay: r, wake: c.wake, index: i, form: as, start: c.request.starts[i], resumes: c.request.resumes}
 		c.cursors = append(c.cursors, cursor)
 		r.want(as)
 		r.watch(cursor)
 	}
-	return true
+	return nil
+}
+
+// reasonOf is what a browser is told of an error that passes.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, errHandlerClosed):
+		return reasonDraining
+	case errors.Is(err, errTooManyRelays):
+		return reasonLimitReached
+	default:
+		return reasonUnavailable
+	}
 }
 
 func (c *conn) leave() {
@@ -198,7 +210,7 @@ func (c *conn) refuse(err error) {
 		return
 	}
 	c.handler.config.Logger.Warn("cannot subscribe for a browser", "error", err)
-	c.postpone(reasonUnavailable)
+	c.postpone(reasonOf(err))
 }
 
 // round writes what there is, and reports whether the connection goes on.
@@ -221,7 +233,7 @@ func (c *conn) round(ctx context.Context) bool {
 				return false
 			}
 		case err != nil:
-			return c.end(reasonUnavailable)
+			return c.end(reasonOf(err))
 		case over:
 			return false
 		default:

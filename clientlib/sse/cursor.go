@@ -10,8 +10,12 @@ import (
 // restTime is how long a relay may be behind a page.
 const restTime = time.Second
 
-// errHandlerClosed ends what begins after Close.
-var errHandlerClosed = errors.New("the handler is closed")
+var (
+	// errHandlerClosed ends what begins after Close.
+	errHandlerClosed = errors.New("the handler is closed")
+	// errTooManyRelays ends what needs one more stream than may be subscribed to.
+	errTooManyRelays = errors.New("as many streams are subscribed to as may be")
+)
 
 // cursor is one stream of one connection: a place in its relay's ring, or on the way
 // there through pages. It belongs to the connection's goroutine, and never blocks it.
@@ -136,9 +140,9 @@ func (c *cursor) reattach() bool {
 	if !over {
 		return false
 	}
-	next, ok := r.handler.acquire(r.stream)
-	if !ok {
-		c.fail(errHandlerClosed)
+	next, err := r.handler.acquire(r.stream)
+	if err != nil {
+		c.fail(err)
 		return true
 	}
 	c.leave()

@@ -23,7 +23,9 @@ type Handler struct {
 
 	mu     sync.Mutex // guards what follows
 	relays map[clientlib.Stream]*relay
-	conns  map[*conn]struct{}
+	// lingering are those of relays that nobody uses.
+	lingering map[*relay]struct{}
+	conns     map[*conn]struct{}
 	// ends end the tasks, by their numbers.
 	ends map[uint64]context.CancelFunc
 	last uint64
@@ -53,7 +55,8 @@ type counters struct {
 func New(client *clientlib.Client, config Config) *Handler {
 	h := &Handler{
 		client: client, config: config.withDefaults(),
-		relays: map[clientlib.Stream]*relay{}, conns: map[*conn]struct{}{}, ends: map[uint64]context.CancelFunc{},
+		relays: map[clientlib.Stream]*relay{}, lingering: map[*relay]struct{}{},
+		conns: map[*conn]struct{}{}, ends: map[uint64]context.CancelFunc{},
 	}
 	h.turns = make(chan struct{}, h.config.MaxReplays)
 	h.cors = h.withCORS(http.HandlerFunc(h.answer))

@@ -7,25 +7,40 @@ import (
 	"github.com/fanfare-io/fanfare/clientlib"
 )
 
-// acquire returns the relay of a stream, until release; false: the handler is closed.
-func (h *Handler) acquire(s clientlib.Stream) (*relay, bool) {
+// acquire returns the relay of a stream, until release. The error is errHandlerClosed or
+// errTooManyRelays.
+func (h *Handler) acquire(s clientlib.Stream) (*relay, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r := h.relays[s]; r != nil {
 		r.users++
 		r.stopLinger()
-		return r, true
+		return r, nil
+	}
+	if len(h.relays) >= h.config.MaxRelays && !h.makeRoomLocked() {
+		return nil, errTooManyRelays
 	}
 	r := &relay{handler: h, stream: s, users: 1}
 	var ok bool
-	if r.cancel, ok = h.runLocked(r.run); ok {
-		h.relays[s] = r
+	if r.cancel, ok = h.runLocked(r.run); !ok {
+		return nil, errHandlerClosed
 	}
-	return r, ok
+	h.relays[s] = r
+	return r, nil
+}
+
+// makeRoomLocked ends a relay that nobody uses, if there is one.
+func (h *Handler) makeRoomLocked() bool {
+	for r := range h.lingering {
+		h.expireLocked(r)
+		return true
+	}
+	return false
 }
 
 // stopLinger is called under the handler's mutex.
 func (r *relay) stopLinger() {
+	delete(r.handler.lingering, r)
 	if r.linger != nil {
 		r.linger.Stop()
 		r.linger = nil
@@ -38,6 +53,7 @@ func (h *Handler) release(r *relay) {
 	r.users--
 	unused, ended := r.users == 0, h.relays[r.stream] != r
 	if unused && !ended {
+		h.lingering[r] = struct{}{}
 		r.linger = time.AfterFunc(h.config.Linger, func() { h.expire(r) })
 	}
 	h.mu.Unlock()
@@ -51,9 +67,14 @@ func (h *Handler) expire(r *relay) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.users == 0 && h.relays[r.stream] == r {
-		delete(h.relays, r.stream)
-		r.cancel()
+		h.expireLocked(r)
 	}
+}
+
+func (h *Handler) expireLocked(r *relay) {
+	delete(h.relays, r.stream)
+	r.stopLinger()
+	r.cancel()
 }
 
 // forget has the next request for the stream begin a new relay, and reports whether
