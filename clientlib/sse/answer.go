@@ -7,29 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rs/cors"
-
 	"github.com/fanfare-io/fanfare/clientlib"
 )
-
-// preflightSeconds is how long browsers may remember what pages of an origin may send.
-// No browser remembers it for longer than two hours.
-const preflightSeconds = 7200
-
-// withCORS answers preflights, and has all answers say who may read them, errors too.
-func (h *Handler) withCORS(next http.Handler) http.Handler {
-	origins := h.config.AllowedOrigins
-	if len(origins) == 0 { // to the library that means everybody
-		return next
-	}
-	return cors.New(cors.Options{
-		AllowedOrigins:   origins,
-		AllowedMethods:   []string{http.MethodGet, http.MethodHead},
-		AllowedHeaders:   []string{"Accept", "Authorization", "Cache-Control", "Last-Event-ID"},
-		AllowCredentials: !slices.Contains(origins, "*"),
-		MaxAge:           preflightSeconds,
-	}).Handler(next)
-}
 
 // answer answers a request that CORS has nothing against.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {

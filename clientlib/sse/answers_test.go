@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -333,6 +334,14 @@ func TestCORS(t *testing.T) {
 			t.Errorf("the preflight allows %v", h)
 		}
 	}
+	below := start(t, func(c *sse.Config, _ *http.Server) { c.AllowedOrigins = []string{"https://*.example.com"} })
+	for origin, want := range map[string]string{good: good, "https://a.b.example.com": "https://a.b.example.com", "https://example.com": "", "https://evilexample.com": "", "https://app.example.com.evil.com": "", "http://app.example.com": ""} {
+		response, cancel := below.request(http.MethodHead, one, "Origin", origin)
+		cancel()
+		if got := response.Header.Get("Access-Control-Allow-Origin"); got != want {
+			t.Errorf("to %s %q is allowed", origin, got)
+		}
+	}
 	any := start(t, func(c *sse.Config, _ *http.Server) { c.AllowedOrigins = []string{"*"} })
 	response, _ := any.request(http.MethodHead, one, "Origin", bad)
 	if h := response.Header; h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Credentials") != "" {
@@ -342,5 +351,50 @@ func TestCORS(t *testing.T) {
 	response, _ = none.request(http.MethodHead, one, "Origin", good)
 	if got := response.Header.Get("Access-Control-Allow-Origin"); got != "" {
 		t.Errorf("without a list %q is allowed", got)
+	}
+}
+
+// Symptom: with https://* every page of the web could read what a visitor's cookie shows.
+func TestAnOriginThatStandsForTooManyIsRefused(t *testing.T) {
+	for _, origin := range []string{
+		"https://*", "https://*.com", "https://*.", "*://app.example.com", "https*", "*.example.com", "https://*example.com", "https://app.*", "https://app.*.com",
+		"https://*.*.example.com", "https://*.example.*", "https://*.example.com:*", "https://app*.example.com", "https://*.0.1", "https://*..com", "https://*.example.",
+		"**", "", "app.example.com", "https://app.example.com/", "https://user@app.example.com", "https://*.example.com/x",
+	} {
+		if err := sse.CheckOrigins([]string{"https://app.example.com", origin}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", origin)) {
+			t.Errorf("%q: %v", origin, err)
+		}
+	}
+	for _, origin := range []string{"*", "https://app.example.com", "https://*.example.com", "https://*.app.example.com:8443", "http://localhost:3000", "http://127.0.0.1:8080", "http://[::1]:8080", "capacitor://localhost"} {
+		if err := sse.CheckOrigins([]string{origin}); err != nil {
+			t.Error(err)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("New has taken https://*")
+		}
+	}()
+	sse.New(nil, sse.Config{AllowedOrigins: []string{"https://*"}})
+}
+
+// Credentials are for origins that are listed: a list with a * has none for anybody.
+func TestAListWithEveryOriginHasNoCredentials(t *testing.T) {
+	e := start(t, func(c *sse.Config, _ *http.Server) { c.AllowedOrigins = []string{"https://app.example.com", "*"} })
+	response, _ := e.request(http.MethodHead, one, "Origin", "https://app.example.com")
+	if h := response.Header; h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Credentials") != "" {
+		t.Errorf("it gets %v", h)
+	}
+}
+
+// What stands in for a handler that is not there yet must be readable, too.
+func TestCORSIsForOtherAnswersToo(t *testing.T) {
+	h := sse.CORS([]string{"https://app.example.com"}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, one, nil)
+	r.Header.Set("Origin", "https://app.example.com")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if got := w.Header(); w.Code != http.StatusTeapot || got.Get("Access-Control-Allow-Origin") != "https://app.example.com" || got.Get("Access-Control-Allow-Credentials") != "true" {
+		t.Errorf("%d, %v", w.Code, got)
 	}
 }

@@ -32,9 +32,10 @@ type Config struct {
 	// logged. It must not keep streams.
 	Authorize func(r *http.Request, streams []clientlib.Stream) (Grant, error)
 	// AllowedOrigins are the origins whose pages may read what is answered (CORS), such
-	// as https://app.example.com, with credentials. One * in an origin stands for
-	// anything. "*" alone is every origin, without credentials. None: only pages of
-	// the handler's own origin may.
+	// as https://app.example.com, with credentials. https://*.example.com stands for all
+	// origins below that domain, which has two labels or more. A * is nowhere else, but
+	// for "*" alone: then every origin may, and none with credentials. None: only
+	// pages of the handler's own origin may.
 	AllowedOrigins []string
 	// Heartbeat is after how long of silence a comment and the id are sent. Default:
 	// 15 s.

@@ -51,7 +51,9 @@ type counters struct {
 // identity of its own: who sends requests is authorized by [Config.Authorize]. A client
 // with many streams should have [clientlib.WithSession]. The handler starts nothing
 // before the first request. Mount it at /v1/streams and /v1/streams/, and close it before
-// the client. A server's WriteTimeout and ReadTimeout do not cut its streams.
+// the client. A server's WriteTimeout and ReadTimeout do not cut its streams. New panics
+// if [CheckOrigins] has something against [Config.AllowedOrigins]: ask it before, if they
+// come from outside the program.
 func New(client *clientlib.Client, config Config) *Handler {
 	h := &Handler{
 		client: client, config: config.withDefaults(),
@@ -59,7 +61,7 @@ func New(client *clientlib.Client, config Config) *Handler {
 		conns: map[*conn]struct{}{}, ends: map[uint64]context.CancelFunc{},
 	}
 	h.turns = make(chan struct{}, h.config.MaxReplays)
-	h.cors = h.withCORS(http.HandlerFunc(h.answer))
+	h.cors = CORS(h.config.AllowedOrigins, http.HandlerFunc(h.answer))
 	return h
 }
 
