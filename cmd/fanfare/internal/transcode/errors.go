@@ -54,6 +54,7 @@ var codesOf = map[int]connect.Code{
 	http.StatusRequestHeaderFieldsTooLarge: connect.CodeInvalidArgument,
 	http.StatusServiceUnavailable:          connect.CodeUnavailable,
 	http.StatusBadGateway:                  connect.CodeUnavailable,
+	http.StatusGatewayTimeout:              connect.CodeDeadlineExceeded,
 }
 
 // Refuse answers with a Problem whose code follows from the HTTP status.

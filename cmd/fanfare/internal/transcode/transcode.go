@@ -47,8 +47,10 @@ type Config struct {
 	Rules []byte
 	// MaxFrameBytes is the largest payload that the server takes. 0: 1 MiB.
 	MaxFrameBytes int
-	// UnaryTimeout bounds a unary call, whatever time its client gives it. It must be
-	// below the time in which the http.Server lets an answer be written. 0: 25 s.
+	// UnaryTimeout bounds a unary call, whatever time its client gives it: from the
+	// request's header on the reading of the request, the wait for a place and the
+	// server's answer. It must be below the http.Server's WriteTimeout, which runs from
+	// the header, too, by what it takes to write an answer. 0: 25 s.
 	UnaryTimeout time.Duration
 	// WriteTimeout bounds each write of a streaming answer. It should be below the
 	// server's own, which otherwise holds what the client does not take. 0: 20 s.

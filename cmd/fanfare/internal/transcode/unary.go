@@ -7,35 +7,59 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 )
 
 // serveUnary reads the request to its end, so that what is wrong with it can be said,
-// and that a client that is slow to send it takes no place of a call; then it calls.
+// and that a client that is slow to send it takes no place of a call; then it calls. All
+// of it has one time, as the one of the http.Server in which the answer can be written
+// runs from the header, too: whoever publishes must learn what became of it.
 func (h *Handler) serveUnary(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	ctx, cancel := context.WithTimeout(r.Context(), h.config.UnaryTimeout)
+	defer cancel()
 	read := &budget{all: h.bodies}
 	defer read.giveBack()
-	body, err := read.body(w, r, h.maxBodyBytes)
+	body, err := h.readBody(ctx, read, w, r)
 	if err != nil {
 		h.refuseBody(w, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), h.placeTimeout)
-	err = h.calls.Acquire(ctx, 1)
-	cancel()
-	if err != nil {
+	place, cancelPlace := context.WithTimeout(ctx, h.placeTimeout)
+	err = h.calls.Acquire(place, 1)
+	cancelPlace()
+	switch {
+	case ctx.Err() != nil:
+		if err == nil {
+			h.calls.Release(1)
+		}
+		refuse(w, http.StatusGatewayTimeout, "the time of the call was over before there was a place for it; nothing was sent to the server")
+		return
+	case err != nil:
 		refuseForNow(w, "the server answers as many calls over HTTP as it may; try again")
 		return
 	}
 	defer h.calls.Release(1)
-	// The server ends the call before its answer could not be written any more.
-	ctx, cancel = context.WithTimeout(r.Context(), h.config.UnaryTimeout)
-	defer cancel()
 	ctx, _ = withFault(ctx)
 	r = r.WithContext(ctx)
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	next.ServeHTTP(w, r)
+}
+
+// readBody reads a request until the deadline of ctx.
+func (h *Handler) readBody(ctx context.Context, read *budget, w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	control := http.NewResponseController(w)
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = control.SetReadDeadline(deadline) // the server's own is later
+	}
+	body, err := read.body(w, r, h.maxBodyBytes)
+	if err != nil {
+		return nil, err
+	}
+	// The connection is read on, to see whether the client goes.
+	_ = control.SetReadDeadline(time.Time{})
+	return body, nil
 }
 
 func (h *Handler) refuseBody(w http.ResponseWriter, err error) {
@@ -46,7 +70,7 @@ func (h *Handler) refuseBody(w http.ResponseWriter, err error) {
 	case errors.Is(err, errTooManyBodies):
 		refuseForNow(w, "the server reads as many requests over HTTP as it may; try again")
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		refuse(w, http.StatusRequestTimeout, "the request did not come in time")
+		refuse(w, http.StatusRequestTimeout, "the request did not come in time; nothing was sent to the server")
 	default:
 		// Whoever sent it has gone, most likely.
 		refuse(w, http.StatusBadRequest, "the request did not come to its end")
