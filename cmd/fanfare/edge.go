@@ -41,7 +41,9 @@ which may subscribe to what all browsers together may see. What each of them may
 is decided here: by a token, which the browser shows in the header Authorization or
 in a cookie (--http-cookie), and which is verified with --jwt-secret-file,
 --jwt-public-key-file or --jwt-jwks-url; or by a signed URL (--signed-url-key-file).
-With none of these everybody may see everything, and the edge serves this host only.
+The edge signs URLs for who shows it a token. Where it verifies none, URLs are signed
+where browsers sign in, with the same key. With neither tokens nor signed URLs everybody
+may see everything, and the edge serves this host only.
 
 SIGTERM and SIGINT drain: /healthz says so, everything is served for --drain-delay,
 then browsers are told to come back, to another edge. A second signal ends it at
@@ -89,7 +91,7 @@ func (o *edgeOptions) check(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	if err := o.web.check(cmd); err != nil {
+	if err := o.web.check(cmd, o.auth.configured()); err != nil {
 		return err
 	}
 	if err := o.auth.check(); err != nil {
@@ -100,8 +102,6 @@ func (o *edgeOptions) check(cmd *cobra.Command) error {
 		return usagef("--drain-delay must not be negative")
 	case o.web.http == httpOff:
 		return usagef("--http off leaves an edge with nothing to do")
-	case o.web.cookie != "" && !o.auth.configured():
-		return usagef("--http-cookie holds a token, and nothing verifies it: give --jwt-secret-file, --jwt-public-key-file or --jwt-jwks-url")
 	}
 	// One that nobody chose is used, too: an edge without a port is none.
 	o.web.setHTTP = true

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
+	"github.com/fanfare-io/fanfare/clientlib/sse"
 	"github.com/fanfare-io/fanfare/service/auth"
 )
 
@@ -182,4 +184,35 @@ func TestEdgeHasItsOwnIdentity(t *testing.T) {
 		}
 		elapse(200 * time.Millisecond)
 	}
+}
+
+// Symptom: an edge with a key for signed URLs and without tokens served other hosts, and
+// signed a URL of any stream for whoever asked: who cannot be told apart was trusted. It
+// signs for nobody, and its streams are opened by URLs that others signed with its key.
+func TestEdgeWithoutTokensSignsForNobody(t *testing.T) {
+	s := startEmbedded(t)
+	key := strings.Repeat("k", 40)
+	edge := start(t, nil, "edge", "--server", s.address, "--http", "127.0.0.1:0", "--drain-delay", "0", "--signed-url-key-file", writeFile(t, "key", key))
+	t.Cleanup(func() { edge.interrupt(); edge.end() })
+	site := siteURL(t, edge.stdout)
+	stream := `{"streams": [{"channel": "c", "scope": "s"}]}`
+	if p := post(t, site+"/v1/signed-url", stream); p.status != http.StatusForbidden || !strings.Contains(p.body, "signs for nobody") {
+		t.Errorf("signed: status %d, %s", p.status, p.body)
+	}
+	if p := get(t, site+"/v1/streams/c/s"); p.status != http.StatusUnauthorized {
+		t.Errorf("without a signature: status %d, %s", p.status, p.body)
+	}
+	signer, err := sse.NewSigner([]byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := signer.Sign(&url.URL{Path: "/v1/streams", RawQuery: "channel=c&scope=s"}, time.Now().Add(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab := open(t, nil, site+signed.String())
+	if tab.status != http.StatusOK {
+		t.Fatalf("with a signature: status %d", tab.status)
+	}
+	tab.await("fanfare.caught_up")
 }

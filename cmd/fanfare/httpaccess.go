@@ -54,12 +54,9 @@ func (a *webAccess) authorize(r *http.Request, streams []clientlib.Stream) (sse.
 	return sse.Grant{Expires: identity.Deadline()}, nil
 }
 
-// identify says who sends a request. The error is a *sse.Refusal if that is not known
-// and will not be.
+// identify says who sends a request, where there is a verifier. The error is a
+// *sse.Refusal if that is not known and will not be.
 func (a *webAccess) identify(r *http.Request) (*auth.Identity, error) {
-	if a.verifier == nil {
-		return auth.Trusted(), nil
-	}
 	token, err := a.token(r)
 	if err != nil {
 		return nil, err
@@ -115,11 +112,16 @@ type signedStream struct {
 	Scope   string `json:"scope"`
 }
 
-// sign answers POST /v1/signed-url.
+// sign answers POST /v1/signed-url. A URL shows no more than a token does, so without
+// tokens nobody is given one.
 func (a *webAccess) sign(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if a.signer == nil {
 		transcode.Refuse(w, http.StatusNotFound, "this server signs no URLs: it was not given a key with --signed-url-key-file")
+		return
+	}
+	if a.verifier == nil {
+		transcode.Refuse(w, http.StatusForbidden, "this server signs for nobody, as it verifies no tokens: sign where browsers sign in, with the same key")
 		return
 	}
 	request, err := readSignRequest(w, r)

@@ -170,6 +170,7 @@ func TestHTTPFlags(t *testing.T) {
 	if err := os.WriteFile(short, []byte("hunter2"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	key := writeFile(t, "key", strings.Repeat("k", 32))
 	for _, c := range []struct {
 		args []string
 		want string
@@ -180,6 +181,8 @@ func TestHTTPFlags(t *testing.T) {
 		{[]string{"serve", "--http-cookie", "a b"}, "--http-cookie"},
 		{[]string{"serve", "--signed-url-key-file", short}, "has 7 bytes, the least is 32"},
 		{[]string{"serve", "--signed-url-key-file", short + "er"}, "--signed-url-key-file"},
+		{[]string{"serve", "--http-cookie", "session"}, "--http-cookie holds a token"},
+		{[]string{"serve", "--signed-url-key-file", key}, "--signed-url-key-file is for what a token allows"},
 		{[]string{"edge", "--http", "off"}, "--http off"},
 		{[]string{"edge", "--http", "0.0.0.0:0"}, "--insecure-allow-remote"},
 		{[]string{"edge", "--server", "http://127.0.0.1:7420"}, "without http://"},

@@ -45,8 +45,9 @@ func (o *webOptions) addFlags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.signingKeys, "signed-url-key-file", nil, "let event streams be opened by signed URLs, and make such: a file with a key of 32 bytes or more; the first signs, others are still taken; may be repeated")
 }
 
-// check refuses what cannot be, and completes the options.
-func (o *webOptions) check(cmd *cobra.Command) error {
+// check refuses what cannot be, and completes the options. tokens is true if they are
+// verified.
+func (o *webOptions) check(cmd *cobra.Command, tokens bool) error {
 	o.setHTTP, o.setConnections = cmd.Flags().Changed("http"), cmd.Flags().Changed("http-max-connections")
 	if o.maxConnections < 1 || o.maxConnections > mostHTTPConnections {
 		return usagef("--http-max-connections must be from 1 to %d", mostHTTPConnections)
@@ -58,6 +59,9 @@ func (o *webOptions) check(cmd *cobra.Command) error {
 	}
 	if o.cookie != "" && (&http.Cookie{Name: o.cookie, Value: "x"}).Valid() != nil {
 		return usagef("--http-cookie %q is not a name that a cookie can have", o.cookie)
+	}
+	if o.cookie != "" && !tokens {
+		return usagef("--http-cookie holds a token, and nothing verifies it: give --jwt-secret-file, --jwt-public-key-file or --jwt-jwks-url")
 	}
 	return o.readKeys()
 }

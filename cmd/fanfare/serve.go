@@ -97,7 +97,7 @@ of the socket decides.`,
 		Args: noArguments,
 		RunE: action(func(cmd *cobra.Command, _ []string) error {
 			o.setBacklog = cmd.Flags().Changed("backlog")
-			if err := o.web.check(cmd); err != nil {
+			if err := o.web.check(cmd, o.auth.configured()); err != nil {
 				return err
 			}
 			if err := o.check(cmd.Context(), p.env, cmd.Flags()); err != nil {
@@ -141,6 +141,10 @@ func (o *serveOptions) addFlags(cmd *cobra.Command) {
 // check refuses what cannot be served, and completes the options. flags
 // are those that were given.
 func (o *serveOptions) check(ctx context.Context, env map[string]string, flags *pflag.FlagSet) error {
+	if o.web.signer != nil && !o.auth.configured() {
+		// It would guard event streams beside JSON, by which everybody may do everything.
+		return usagef("--signed-url-key-file is for what a token allows, and none is asked for: give --jwt-secret-file, --jwt-public-key-file or --jwt-jwks-url")
+	}
 	if err := o.storeOptions.check(env, flags); err != nil {
 		return err
 	}
