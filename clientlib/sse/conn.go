@@ -197,7 +197,7 @@ func (c *conn) postpone(reason string) {
 		for _, s := range c.request.starts {
 			positions = append(positions, s.position)
 		}
-		b = appendID(b, positions)
+		b = append(appendID(b, positions), '\n')
 	}
 	_ = c.write(appendReconnect(b, reason, c.handler.retry())) && c.flush()
 }
@@ -287,7 +287,8 @@ func (c *conn) expired() bool {
 
 // end sends advice to come back. It returns false.
 func (c *conn) end(reason string) bool {
-	_ = c.write(appendReconnect(appendID(nil, c.positions), reason, c.handler.retry())) && c.flush()
+	b := append(appendID(nil, c.positions), '\n')
+	_ = c.write(appendReconnect(b, reason, c.handler.retry())) && c.flush()
 	return false
 }
 

@@ -64,15 +64,16 @@
 //	fanfare.closed     {"stream", "last"}: the stream was closed. When all are, the
 //	                   connection ends
 //	fanfare.reconnect  {"reason", "retry_in_ms"}: the connection ends, and EventSource comes
-//	                   back by itself. reason is DRAINING, TOKEN_EXPIRED, SLOW_SUBSCRIBER,
-//	                   LIMIT_REACHED or UNAVAILABLE; treat another alike
+//	                   back by itself. reason is DRAINING, TOKEN_EXPIRED, LIMIT_REACHED or
+//	                   UNAVAILABLE; treat another alike. A bare id: precedes it
 //
 // # Answers
 //
 // EventSource gives up for ever on any answer but 200. So that is what trouble gets that
-// may pass: 200, retry:, fanfare.reconnect, and the end. Final are 400 (a field of the
-// request is outside its limit; the JSON body names it), 401 and 403 (refused), 404, 405,
-// and 204: all streams are closed, and the request's positions are at their ends.
+// may pass: 200, retry:, the request's Last-Event-ID as a bare id:, fanfare.reconnect, and
+// the end. Final are 400 (a field of the request is outside its limit; the JSON body names
+// it), 401 and 403 (refused), 404, 405, and 204: all streams are closed, and the request's
+// positions are at their ends.
 //
 // # Ephemeral frames
 //
@@ -85,7 +86,8 @@
 // A relay subscribes to a stream once for all browsers that watch it, and keeps its
 // newest events in a ring, encoded once. A browser is a cursor into the ring, never a
 // queue. One whose position the ring does not hold reads pages by subscriptions of their
-// own, which those share who need the same, until it stands in the ring; how many are read at a time is
-// bounded. A browser that takes nothing for the write timeout is ended, and goes on after
-// its last id. A relay stays for ten seconds after its last browser.
+// own, which those share who need the same, until it stands in the ring; how many are
+// read at a time is bounded. A browser that takes nothing for the write timeout is
+// ended, and goes on after its last id. A relay stays for ten seconds after its last
+// browser.
 package sse

@@ -20,8 +20,8 @@ type event struct {
 
 // parser reads an event stream by the rules of the HTML standard, section 9.2.6, and
 // nothing else. What a server must not send, though browsers bear it, is an error: a line
-// that is no field, a field that does not exist, an end within a block, and bytes that are
-// not UTF-8.
+// that is no field, a field that does not exist, an end within a block, bytes that are
+// not UTF-8, and an id in an event that is no frame: it has none.
 type parser struct {
 	source io.Reader
 	// rest is read and not parsed; begun is true after the first bytes, of which a byte
@@ -40,6 +40,8 @@ type parser struct {
 	blocks, comments int
 	// unfinished is true within a block.
 	unfinished bool
+	// named is true if the block has an id.
+	named bool
 }
 
 func newParser(source io.Reader) *parser { return &parser{source: source} }
@@ -63,6 +65,10 @@ func (p *parser) block() (e event, dispatched bool, err error) {
 		if line == "" {
 			p.unfinished = false
 			e, dispatched = p.dispatch()
+			if p.named && dispatched && strings.HasPrefix(e.kind, "fanfare.") && e.kind != "fanfare.frame" {
+				return event{}, false, fmt.Errorf("the line with id %s is of the event %s", e.id, e)
+			}
+			p.named = false
 			if !dispatched {
 				p.blocks++
 			}
@@ -139,6 +145,7 @@ func (p *parser) field(line string) error {
 		p.data.WriteString(value)
 		p.data.WriteByte('\n')
 	case "id":
+		p.named = true
 		if !strings.Contains(value, "\x00") {
 			p.idBuffer = value
 		}
