@@ -1,7 +1,10 @@
 package sse_test
 
 import (
+	"context"
+	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,4 +36,49 @@ func TestStreamsThatAreSubscribedToAreBounded(t *testing.T) {
 	e.publish("1", "b")
 	shared.until("b")
 	eventually(t, "the server has two subscriptions", func() bool { return e.replica.Hub.Stats().Subscribers == 2 })
+}
+
+// What is read for browsers that are behind is given up when the last of them has left, so
+// that those who only reload do not take the turns of others.
+func TestAPageIsReadWhileSomebodyWaitsForIt(t *testing.T) {
+	u, address := startUpstream(t)
+	e := newEdge(t, newClient(t, []string{address}), func(c *sse.Config, _ *http.Server) {
+		c.SubscribeTimeout, c.MaxReplays, c.RelayBytes = time.Hour, 1, 1
+	})
+	u.publish(3)
+	watching := e.open(one + "?from=live")
+	watching.until("caught_up")
+	u.hold(true)
+	leave := make([]context.CancelFunc, 40)
+	var answered sync.WaitGroup
+	for i := range leave {
+		var ctx context.Context
+		ctx, leave[i] = context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?last=%d", e.url, one, 1+i%2), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answered.Go(func() {
+			if response, err := e.server.Client().Do(r); err == nil {
+				_ = response.Body.Close()
+				t.Errorf("a browser that left was answered %s", response.Status)
+			}
+		})
+	}
+	eventually(t, "one page is read, and one waits", func() bool {
+		s := e.Stats()
+		return s.Connections == 1+len(leave) && s.Replays == 1 && s.ReplaysWaiting == 1
+	})
+	for _, l := range leave[1:] {
+		l()
+	}
+	eventually(t, "one page is left, of the browser that is", func() bool {
+		s := e.Stats()
+		return s.Connections == 2 && s.Replays == 1 && s.ReplaysWaiting == 0
+	})
+	leave[0]()
+	eventually(t, "nothing is read for nobody", func() bool { s := e.Stats(); return s.Connections == 1 && s.Replays == 0 })
+	answered.Wait()
+	u.hold(false)
+	e.open(one + "?last=1").until("caught_up")
 }

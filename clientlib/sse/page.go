@@ -35,7 +35,7 @@ type page struct {
 // pageRead is a page that is being read, or will be, for all who wait for it. The
 // relay's mutex guards it.
 type pageRead struct {
-	waiters []*cursor
+	waiters map[*cursor]struct{}
 	cancel  context.CancelFunc
 	begun   bool
 	// page or err are there once done is true.
@@ -43,6 +43,8 @@ type pageRead struct {
 	page *page
 	err  error
 }
+
+func newPageRead() *pageRead { return &pageRead{waiters: map[*cursor]struct{}{}} }
 
 // reads are those of one start: one at a time. Who comes while one has begun waits for
 // the next, because a verdict on a position must be younger than the request: another
@@ -60,20 +62,20 @@ func (r *relay) readPage(c *cursor, from start) (*pageRead, bool) {
 	of := r.reads[from]
 	switch {
 	case of == nil:
-		of = &reads{current: &pageRead{}}
+		of = &reads{current: newPageRead()}
 		if _, ok := r.handler.run(func(ctx context.Context) { r.readPages(ctx, from, of) }); !ok {
 			return nil, false
 		}
 		r.reads[from] = of
-		of.current.waiters = append(of.current.waiters, c)
+		of.current.waiters[c] = struct{}{}
 		return of.current, true
 	case !of.current.begun:
-		of.current.waiters = append(of.current.waiters, c)
+		of.current.waiters[c] = struct{}{}
 		return of.current, true
 	case of.next == nil:
-		of.next = &pageRead{}
+		of.next = newPageRead()
 	}
-	of.next.waiters = append(of.next.waiters, c)
+	of.next.waiters[c] = struct{}{}
 	return of.next, true
 }
 
@@ -81,14 +83,7 @@ func (r *relay) readPage(c *cursor, from start) (*pageRead, bool) {
 func (r *relay) leavePage(c *cursor, read *pageRead) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, w := range read.waiters {
-		if w == c {
-			last := len(read.waiters) - 1
-			read.waiters[i], read.waiters[last] = read.waiters[last], nil
-			read.waiters = read.waiters[:last]
-			break
-		}
-	}
+	delete(read.waiters, c)
 	if len(read.waiters) == 0 && read.cancel != nil {
 		read.cancel()
 	}
@@ -127,7 +122,7 @@ func (r *relay) readNext(ctx context.Context, from start, of *reads) {
 	waiters := read.waiters
 	read.waiters = nil
 	r.mu.Unlock()
-	for _, c := range waiters {
+	for c := range waiters {
 		c.wake()
 	}
 }
