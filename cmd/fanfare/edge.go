@@ -103,8 +103,8 @@ func (o *edgeOptions) check(cmd *cobra.Command) error {
 	case o.web.http == httpOff:
 		return usagef("--http off leaves an edge with nothing to do")
 	}
-	// One that nobody chose is used, too: an edge without a port is none.
-	o.web.setHTTP = true
+	// An edge without a port is none.
+	o.web.required = true
 	return o.checkHTTP(cmd.Context())
 }
 

@@ -36,7 +36,7 @@ func (p *program) edge(ctx context.Context, o *edgeOptions, logger *slog.Logger)
 	}
 	parts.AtEnd(func() { _ = conn.Close() })
 	health := newEdgeHealth(conn)
-	web, err := o.web.startWeb(ctx, parts, notReady(health.handler(nil), "the edge begins"), !o.authenticates() && !o.remote, logger)
+	web, err := o.web.startWeb(ctx, parts, notReady(health.handler(nil), "the edge begins"), o.web.ownHost(o.authenticates(), o.remote), logger)
 	if err != nil {
 		return err
 	}

@@ -59,13 +59,13 @@ type webServer struct {
 // startWeb starts to serve on --http. It returns nil if that is off, or if nobody
 // chose it and its port is in use: a second server on a host needs another port
 // for clients, and should need nothing more. own is true if only this host, and none of
-// its browsers' foreign pages, may use it where it is bound to loopback.
+// its browsers' foreign pages, may use it where it is bound to loopback: see ownHost.
 func (o *webOptions) startWeb(ctx context.Context, parts *replica.Parts, first http.Handler, own bool, logger *slog.Logger) (*webServer, error) {
 	if o.http == httpOff {
 		return nil, nil
 	}
 	lis, err := listen(ctx, "http", o.http, logger)
-	if inUse := (*portInUseError)(nil); errors.As(err, &inUse) && !o.setHTTP {
+	if inUse := (*portInUseError)(nil); errors.As(err, &inUse) && !o.setHTTP && !o.required {
 		logger.Warn("nothing is served over HTTP: its port is in use; choose another one with --http", "address", o.http)
 		return nil, nil
 	}
@@ -79,6 +79,13 @@ func (o *webOptions) startWeb(ctx context.Context, parts *replica.Parts, first h
 	w.answer(first)
 	parts.Start("http", w.run)
 	return w, nil
+}
+
+// ownHost reports whether a listener on loopback is for this host only. remote, which
+// opens the server to others, speaks of addresses that were chosen: one that nobody chose
+// was not meant to be opened, to browsers' foreign pages least of all.
+func (o *webOptions) ownHost(authenticates, remote bool) bool {
+	return !authenticates && !(remote && o.setHTTP)
 }
 
 // newWebServer serves on lis so many connections with streams, and some others.

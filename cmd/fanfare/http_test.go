@@ -216,3 +216,42 @@ func TestSilentHTTPClient(t *testing.T) {
 		t.Errorf("exit code %d after %s", code, time.Since(began))
 	}
 }
+
+// Symptom: serve --grpc 0.0.0.0:7420 --insecure-allow-remote left HTTP where it is by
+// default, at 127.0.0.1:7480, and open to every page that a browser of the host shows
+// (DNS rebinding): the flag lifted the check of the name for an address that nobody chose.
+func TestAllowingOtherHostsOpensNoAddressThatNobodyChose(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args          []string
+		authenticates bool
+		own           bool
+	}{
+		{nil, false, true},
+		{[]string{"--insecure-allow-remote"}, false, true},
+		{[]string{"--insecure-allow-remote", "--http", "127.0.0.1:7480"}, false, false},
+		{[]string{"--http", "127.0.0.1:7480"}, false, true},
+		{nil, true, false},
+	} {
+		for _, name := range []string{"serve", "edge"} {
+			cmd, _, err := newProgram(nil, nil, nil, nil).rootCommand().Find([]string{name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.ParseFlags(c.args); err != nil {
+				t.Fatal(err)
+			}
+			o := webOptions{maxConnections: 1}
+			if err := o.check(cmd, c.authenticates); err != nil {
+				t.Fatal(err)
+			}
+			remote, err := cmd.Flags().GetBool("insecure-allow-remote")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if own := o.ownHost(c.authenticates, remote); own != c.own {
+				t.Errorf("%s %q, authentication %t: for this host only is %t", name, c.args, c.authenticates, own)
+			}
+		}
+	}
+}

@@ -35,6 +35,8 @@ type webOptions struct {
 	// setHTTP and setConnections are true if the flag was given: a port that is in use
 	// is then an error, and a bound that the system does not allow a warning.
 	setHTTP, setConnections bool
+	// required is true if a port that is in use is an error, whether it was chosen or not.
+	required bool
 }
 
 func (o *webOptions) addFlags(cmd *cobra.Command) {

@@ -51,7 +51,7 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *replica
 		return err
 	}
 	parts.AtEnd(func() { _ = lis.Close() })
-	web, err := o.web.startWeb(ctx, parts, o.waitingPage(logger), !o.auth.configured() && !o.remote, logger)
+	web, err := o.web.startWeb(ctx, parts, o.waitingPage(logger), o.web.ownHost(o.auth.configured(), o.remote), logger)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *replica
 	server := parts.StartServer(store, o.hubConfig(logger), config)
 	var over *site
 	if web != nil {
-		if over, err = o.openSite(web, server.HTTPHandler(), verifier, store.MaxFrameBytes, logger); err != nil {
+		if over, err = o.openSite(web, server, verifier, store.MaxFrameBytes, logger); err != nil {
 			return err
 		}
 		parts.AtEnd(func() { over.close(server.HTTPHandler()) })
