@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -81,4 +82,34 @@ func TestAPageIsReadWhileSomebodyWaitsForIt(t *testing.T) {
 	answered.Wait()
 	u.hold(false)
 	e.open(one + "?last=1").until("caught_up")
+}
+
+// Symptom: the first browser that wants another format doubles what is kept of a stream,
+// and on a quiet stream it stayed so: only a new event drops what is too much.
+func TestAnotherFormatDoesNotExceedWhatMayBeKept(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		const limit = 100 << 10
+		e := start(t, func(c *sse.Config, _ *http.Server) {
+			if c.RelayBytes = limit; all {
+				c.RelayBytes, c.MaxRelayBytes = 10*limit, limit
+			}
+		})
+		watching := e.open(one)
+		watching.until("caught_up")
+		for range 50 { // the payload and one format are within the limit
+			e.publish("1", strings.Repeat("x", 850))
+			watching.next()
+		}
+		if n := e.Stats().RelayBytes; n < limit*9/10 {
+			t.Fatalf("%d bytes are kept of %d", n, limit)
+		}
+		b := e.open(one + "?format=json&from=live")
+		b.until("caught_up")
+		if n := e.Stats().RelayBytes; n > limit {
+			t.Errorf("all %t: %d bytes are kept of %d", all, n, limit)
+		}
+		e.publish("1", "end")
+		b.until("end")
+		watching.until("end")
+	}
 }

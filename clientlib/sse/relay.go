@@ -174,8 +174,13 @@ func (r *relay) listenLocked(listening bool) {
 func (r *relay) addLocked(e *entry) {
 	before := r.ring.bytes
 	r.ring.add(e)
-	r.ring.trim(r.handler.config.RelayBytes)
 	r.touched = time.Now()
+	r.trimLocked(before)
+}
+
+// trimLocked bounds the ring, which had so many bytes before it grew.
+func (r *relay) trimLocked(before int) {
+	r.ring.trim(r.handler.config.RelayBytes)
 	r.handler.relayBytes.Add(int64(r.ring.bytes - before))
 }
 
@@ -191,18 +196,25 @@ func (r *relay) empty() int64 {
 
 // want has entries encoded in a form from now on.
 func (r *relay) want(as form) {
+	if r.encode(as) {
+		r.handler.boundRelays()
+	}
+}
+
+// encode reports whether the form is a new one.
+func (r *relay) encode(as form) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.wanted[as] {
-		return
+		return false
 	}
 	r.wanted[as] = true
-	grown := 0
+	before := r.ring.bytes
 	for _, e := range r.ring.entries {
-		grown += e.encode(r.stream, as)
+		r.ring.bytes += e.encode(r.stream, as)
 	}
-	r.ring.bytes += grown
-	r.handler.relayBytes.Add(int64(grown))
+	r.trimLocked(before)
+	return true
 }
 
 // readyLocked reports whether a browser that comes now gets all that commits from now on.
