@@ -51,7 +51,7 @@ type proxy struct {
 func start(t *testing.T, to upstreams, edits ...string) *proxy {
 	t.Helper()
 	p := &proxy{http: free(t), grpc: free(t)}
-	replace := []string{"listen 80;", "listen " + p.http + ";", "listen 8420 http2;", "listen " + p.grpc + " http2;"}
+	replace := []string{"listen 80;", "listen " + p.http + ";", "listen 127.0.0.1:8420 http2;", "listen " + p.grpc + " http2;"}
 	for i := range 3 {
 		replace = append(replace,
 			fmt.Sprintf("server 127.0.0.1:748%d ", i), "server "+nth(t, to.http, i)+" ",
