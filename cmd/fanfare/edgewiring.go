@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/clientlib"
 	"github.com/fanfare-io/fanfare/clientlib/sse"
+	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/transcode"
 	"github.com/fanfare-io/fanfare/service/replica"
 )
 
@@ -36,7 +37,8 @@ func (p *program) edge(ctx context.Context, o *edgeOptions, logger *slog.Logger)
 	}
 	parts.AtEnd(func() { _ = conn.Close() })
 	health := newEdgeHealth(conn)
-	web, err := o.web.startWeb(ctx, parts, notReady(health.handler(nil), "the edge begins"), o.web.ownHost(o.authenticates(), o.remote), logger)
+	waiting := notReady(health.handler(nil), o.web.allowedOrigins, transcode.Problem{Reason: reasonNoServer, Message: "the edge begins"})
+	web, err := o.web.startWeb(ctx, parts, waiting, o.web.ownHost(o.authenticates(), o.remote), logger)
 	if err != nil {
 		return err
 	}

@@ -35,12 +35,14 @@ type site struct {
 	client *clientlib.Client
 	events *sse.Handler
 	calls  *transcode.Handler
+	// origins are those whose pages may use HTTP.
+	origins []string
 }
 
 // openSite makes what web serves. The caller serves gRPC on inside, and closes the
 // site. maxFrameBytes is the largest payload.
 func (o *serveOptions) openSite(web *webServer, health http.Handler, verifier *auth.Verifier, maxFrameBytes int, logger *slog.Logger) (*site, error) {
-	s := &site{web: web, inside: bufconn.Listen(insideBytes)}
+	s := &site{web: web, inside: bufconn.Listen(insideBytes), origins: o.web.allowedOrigins}
 	dial := func(ctx context.Context) (net.Conn, error) { return s.inside.DialContext(ctx) }
 	var err error
 	s.calls, err = transcode.New(transcode.Config{Dial: dial, Rules: openapi.Rules, MaxFrameBytes: maxFrameBytes, Begin: web.hold, Logger: logger})
@@ -93,7 +95,7 @@ func (s *site) drain(ctx context.Context, delay time.Duration) {
 
 // close ends what is left. Calls have ended with the gRPC server.
 func (s *site) close(health http.Handler) {
-	s.web.answer(notReady(health, "the server ends"))
+	s.web.answer(notReady(health, s.origins, transcode.Problem{Reason: reasonServerEnd, Message: "the server ends"}))
 	s.events.Close()
 	_ = s.client.Close()
 	_ = s.conn.Close()

@@ -1,43 +1,68 @@
 package main
 
 import (
+	"encoding/json"
 	"log/slog"
 	"net/http"
 
+	"connectrpc.com/connect"
+
 	"github.com/fanfare-io/fanfare/backlog"
+	"github.com/fanfare-io/fanfare/clientlib/sse"
 	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/transcode"
 	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
 // comeAgain is an event stream that is none yet: EventSource gives up for ever on any
-// answer but 200, and comes again after the time that it is told.
-const comeAgain = "retry: 2000\n\nevent: fanfare.reconnect\ndata: {\"reason\":\"UNAVAILABLE\",\"retry_in_ms\":2000}\n\n"
+// answer but 200, and comes again after the time that it is told. No blank line follows:
+// it would end a block without an id, by which EventSource forgets its position.
+const comeAgain = "retry: 2000\n"
+
+// Reasons, as JSON tells them, why a server does nothing yet or any more. Each says that
+// nothing was published.
+const (
+	reasonNoStore   = "STORE_UNAVAILABLE"
+	reasonNoServer  = "NOT_LISTENING"
+	reasonServerEnd = "DRAINING"
+)
 
 // waitingPage is what is served over HTTP before there is a store.
 func (o *serveOptions) waitingPage(logger *slog.Logger) http.Handler {
 	health := service.New(absentStore{}, nil, absentBus{}, o.serviceConfig(logger)).HTTPHandler()
-	return notReady(health, "the server waits for its database")
+	return notReady(health, o.web.allowedOrigins, transcode.Problem{Reason: reasonNoStore, Message: "the server waits for its database"})
 }
 
 // notReady has the health pages, and says of everything else that it is not there at
-// the moment.
-func notReady(health http.Handler, message string) http.Handler {
+// the moment, and why. Pages of the allowed origins may read that: to them an answer that
+// they may not read is final.
+func notReady(health http.Handler, origins []string, why transcode.Problem) http.Handler {
+	why.Code, why.RetryIn = connect.CodeUnavailable.String(), 1
+	body, err := json.Marshal(why)
+	if err != nil {
+		panic(err) // it is text and numbers
+	}
+	body = append(body, '\n')
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", health)
 	mux.Handle("/livez", health)
-	mux.HandleFunc(streamsPath, serveComeAgain)
-	mux.HandleFunc(streamsPath+"/", serveComeAgain)
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", "1")
-		transcode.Refuse(w, http.StatusServiceUnavailable, message)
-	})
+	streams := sse.CORS(origins, http.HandlerFunc(serveComeAgain))
+	mux.Handle(streamsPath, streams)
+	mux.Handle(streamsPath+"/", streams)
+	mux.Handle("/", corsFor(origins, true)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		header := w.Header()
+		header.Set("Retry-After", "1")
+		header.Set("Content-Type", "application/json")
+		header.Set("Cache-Control", "no-store")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write(body) // the client has gone
+	})))
 	return mux
 }
 
 func serveComeAgain(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
-		w.Header().Set("Allow", http.MethodGet)
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
 		transcode.Refuse(w, http.StatusMethodNotAllowed, "the method must be GET")
 		return
 	}
