@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-io/fanfare/clientlib/sse"
 	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/transcode"
 	"github.com/fanfare-io/fanfare/gen/openapi"
+	"github.com/fanfare-io/fanfare/service"
 	"github.com/fanfare-io/fanfare/service/auth"
 )
 
@@ -41,11 +42,16 @@ type site struct {
 
 // openSite makes what web serves. The caller serves gRPC on inside, and closes the
 // site. maxFrameBytes is the largest payload.
-func (o *serveOptions) openSite(web *webServer, health http.Handler, verifier *auth.Verifier, maxFrameBytes int, logger *slog.Logger) (*site, error) {
+func (o *serveOptions) openSite(web *webServer, server *service.Server, verifier *auth.Verifier, maxFrameBytes int, logger *slog.Logger) (*site, error) {
 	s := &site{web: web, inside: bufconn.Listen(insideBytes), origins: o.web.allowedOrigins}
 	dial := func(ctx context.Context) (net.Conn, error) { return s.inside.DialContext(ctx) }
 	var err error
-	s.calls, err = transcode.New(transcode.Config{Dial: dial, Rules: openapi.Rules, MaxFrameBytes: maxFrameBytes, Begin: web.hold, Logger: logger})
+	s.calls, err = transcode.New(transcode.Config{
+		Dial: dial, Rules: openapi.Rules, MaxFrameBytes: maxFrameBytes, Begin: web.hold, Logger: logger,
+		Authorize: func(r *http.Request) error {
+			return server.Authenticate(r.Context(), r.Header.Values("Authorization")...)
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +67,7 @@ func (o *serveOptions) openSite(web *webServer, health http.Handler, verifier *a
 	s.events = sse.New(s.client, sse.Config{
 		Authorize: access.authorize, AllowedOrigins: o.web.allowedOrigins, MaxConnections: web.places.limit, Logger: logger,
 	})
-	routes := &webRoutes{health: health, events: s.events, calls: s.calls, access: access, origins: o.web.allowedOrigins, console: true}
+	routes := &webRoutes{health: server.HTTPHandler(), events: s.events, calls: s.calls, access: access, origins: o.web.allowedOrigins, console: true}
 	web.answer(routes.handler(web))
 	return s, nil
 }

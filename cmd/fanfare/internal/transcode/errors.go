@@ -168,6 +168,11 @@ func (e *errorWriter) problem() Problem {
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(e.body.Bytes(), &st); err != nil || st.Code == 0 {
 		return e.plain()
 	}
+	return problemOf(&st)
+}
+
+// problemOf is an error of the server.
+func problemOf(st *status.Status) Problem {
 	p := Problem{Code: connect.Code(st.Code).String(), Message: st.Message}
 	for _, detail := range st.Details {
 		message, err := detail.UnmarshalNew()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"connectrpc.com/vanguard"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
@@ -25,10 +26,14 @@ const (
 	// maxUnaryCalls bounds the unary calls that are under way, and with them what is
 	// held of answers that clients are slow to take: pages of some MiB.
 	maxUnaryCalls = 256
-	// defaultPlaceTimeout is how long a call waits for one of these places.
+	// defaultPlaceTimeout is how long a call waits for one of these places, and for
+	// memory each time that it needs more.
 	defaultPlaceTimeout = 5 * time.Second
 	// maxBodiesBytes bounds what is held of requests that are being read.
 	maxBodiesBytes = 128 << 20
+	// maxOpenBytes bounds requests to the health service, which anybody may send: the
+	// name of a service.
+	maxOpenBytes = 64 << 10
 	// framingBytes is more than names, types and headers of a batch at its limits add.
 	framingBytes = 2 << 20
 	// maxResponseBytes is above what a server answers at most: a page of 1 MiB, or one
@@ -55,6 +60,12 @@ type Config struct {
 	// WriteTimeout bounds each write of a streaming answer. It should be below the
 	// server's own, which otherwise holds what the client does not take. 0: 20 s.
 	WriteTimeout time.Duration
+	// Authorize is called before a request is read, but for calls of the health service,
+	// which is open. Its error, with its gRPC status, is what the client is told; nothing is
+	// held for such a request. It must read no body, and may be called concurrently. Nil:
+	// the server alone decides, and whoever reaches the Handler can fill the memory for
+	// requests.
+	Authorize func(*http.Request) error
 	// Begin is called when a streaming answer begins, and what it returns when that
 	// has ended. False refuses it. Nil: any number.
 	Begin func(*http.Request) (end func(), ok bool)
@@ -72,9 +83,12 @@ type Handler struct {
 	upstream *upstream
 	rest     http.Handler
 	rpc      http.Handler
+	// refusals writes errors in the protocols that name calls by service and method.
+	refusals *connect.ErrorWriter
 	// methods are the paths of all calls, of those named by service and method.
 	methods map[string]bool
-	// calls are the places of unary calls; bodies counts bytes.
+	// calls are the places of unary calls; bodies counts bytes. Requests wait for either
+	// for placeTimeout.
 	calls        *semaphore.Weighted
 	placeTimeout time.Duration
 	bodies       *semaphore.Weighted
@@ -92,6 +106,7 @@ func New(config Config) (*Handler, error) {
 	config.WriteTimeout = orDefault(config.WriteTimeout, defaultWriteTimeout)
 	h := &Handler{
 		config:       config,
+		refusals:     connect.NewErrorWriter(),
 		upstream:     newUpstream(config.Dial, config.Logger),
 		calls:        semaphore.NewWeighted(maxUnaryCalls),
 		placeTimeout: defaultPlaceTimeout,
@@ -208,6 +223,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "there is no such method")
 	case !isRPCType(media):
 		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json, application/proto, or that of the Connect protocol, gRPC or gRPC-Web")
+	case !isOpen(r.URL.Path) && !h.authorized(w, r):
 	case isStreaming(r.URL.Path):
 		h.serveStream(w, r)
 	default:
@@ -229,7 +245,9 @@ func (h *Handler) serveREST(w http.ResponseWriter, r *http.Request) {
 	} else {
 		r.Header.Del("Content-Type")
 	}
-	h.serveUnary(w, r, h.rest)
+	if h.authorized(w, r) {
+		h.serveUnary(w, r, h.rest)
+	}
 }
 
 // isRPCType reports whether no web page can have a browser send a request of the type

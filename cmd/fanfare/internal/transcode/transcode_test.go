@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -175,28 +174,6 @@ func TestUnaryCallsHaveADeadline(t *testing.T) {
 	}
 	if left := <-deadlines; left > 200*time.Millisecond || left < -patience {
 		t.Errorf("the server was given %s", left)
-	}
-}
-
-// Requests that are being read are bounded in memory, all together: one for which there
-// is no room is told to come again, and what it had is given back.
-func TestBodiesAreBounded(t *testing.T) {
-	w := newWorld(t, &upstreamServer{}, Config{})
-	// As others would that are slow to send.
-	const others = maxBodiesBytes - 1<<20
-	if err := w.handler.bodies.Acquire(t.Context(), others); err != nil {
-		t.Fatal(err)
-	}
-	body := fmt.Sprintf(`{"channel": "c", "scope": "%s"}`, strings.Repeat("x", 2<<20))
-	if status, p := w.ask(t, "/v1/close", strings.NewReader(body)); status != http.StatusServiceUnavailable || p.Reason != "LIMIT_REACHED" || p.RetryIn == 0 {
-		t.Errorf("without room: status %d, %+v", status, p)
-	}
-	w.handler.bodies.Release(others)
-	if status, p := w.ask(t, "/v1/close", strings.NewReader(body)); status != http.StatusNotImplemented || p.Code != "unimplemented" {
-		t.Errorf("with room: status %d, %+v", status, p) // the server of this test closes nothing
-	}
-	if !w.handler.bodies.TryAcquire(maxBodiesBytes) {
-		t.Error("what was held for requests was not given back")
 	}
 }
 

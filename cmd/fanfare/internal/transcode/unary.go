@@ -19,7 +19,7 @@ import (
 func (h *Handler) serveUnary(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	ctx, cancel := context.WithTimeout(r.Context(), h.config.UnaryTimeout)
 	defer cancel()
-	read := &budget{all: h.bodies}
+	read := &budget{all: h.bodies, patience: h.placeTimeout}
 	defer read.giveBack()
 	body, err := h.readBody(ctx, read, w, r)
 	if err != nil {
@@ -53,7 +53,11 @@ func (h *Handler) readBody(ctx context.Context, read *budget, w http.ResponseWri
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = control.SetReadDeadline(deadline) // the server's own is later
 	}
-	body, err := read.body(w, r, h.maxBodyBytes)
+	limit := h.maxBodyBytes
+	if isOpen(r.URL.Path) {
+		limit = maxOpenBytes
+	}
+	body, err := read.body(ctx, w, r, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -81,17 +85,18 @@ var errTooManyBodies = errors.New("too many requests are being read")
 
 // budget is what one request has taken of the memory for all.
 type budget struct {
-	all   *semaphore.Weighted
-	taken int64
+	all      *semaphore.Weighted
+	patience time.Duration
+	taken    int64
 }
 
 // body reads a request of at most limit bytes, as far as there is memory for it.
-func (b *budget) body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+func (b *budget) body(ctx context.Context, w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	in := http.MaxBytesReader(w, r.Body, limit)
 	var body bytes.Buffer
 	for {
 		// The buffer doubles, and holds both while it does.
-		if err := b.take(3 * int64(max(body.Len(), bytes.MinRead))); err != nil {
+		if err := b.take(ctx, 3*int64(max(body.Len(), bytes.MinRead))); err != nil {
 			return nil, err
 		}
 		body.Grow(bytes.MinRead)
@@ -107,13 +112,15 @@ func (b *budget) body(w http.ResponseWriter, r *http.Request, limit int64) ([]by
 	}
 }
 
-// take has the request hold so many bytes, or more.
-func (b *budget) take(bytes int64) error {
+// take has the request hold so many bytes, or more. It waits for others to give some back.
+func (b *budget) take(ctx context.Context, bytes int64) error {
 	more := bytes - b.taken
 	if more <= 0 {
 		return nil
 	}
-	if !b.all.TryAcquire(more) {
+	ctx, cancel := context.WithTimeout(ctx, b.patience)
+	defer cancel()
+	if b.all.Acquire(ctx, more) != nil {
 		return errTooManyBodies
 	}
 	b.taken = bytes
