@@ -113,3 +113,36 @@ func TestAnotherFormatDoesNotExceedWhatMayBeKept(t *testing.T) {
 		watching.until("end")
 	}
 }
+
+// Symptom: a stream was closed while a browser that takes nothing held what was kept of it.
+// It counted, and could not be dropped: of the streams that go on nothing was kept instead,
+// and everybody who came back needed a page.
+func TestWhatIsKeptOfAClosedStreamIsDroppedFirst(t *testing.T) {
+	const limit = 2 << 20
+	e := start(t, func(c *sse.Config, _ *http.Server) {
+		c.RelayBytes, c.MaxRelayBytes, c.WriteTimeout = limit, limit, time.Hour
+	})
+	e.open("/v1/streams/orders/closed?from=live") // is not read, and more follows than fits between the two
+	for range 43 {
+		e.publish("closed", strings.Repeat("x", 256<<10)) // every fourth exceeds the limit: three are kept
+	}
+	e.closeStream("closed")
+	eventually(t, "the closed stream has ended", func() bool { return e.Stats().Streams == 0 })
+	if kept := e.Stats().RelayBytes; kept < limit/2 || kept > limit {
+		t.Fatalf("%d bytes are kept of %d", kept, limit)
+	}
+	b := e.open(one)
+	var ids []string
+	for range 4 {
+		e.publish("1", strings.Repeat("y", 100<<10))
+		b.until("yyy")
+		ids = append(ids, b.id())
+	}
+	pages := e.Stats().Pages
+	again := e.open(one, "Last-Event-ID", ids[1])
+	again.until("yyy")
+	again.until("yyy")
+	if got := e.Stats(); again.id() != ids[3] || got.Pages != pages || got.RelayBytes > limit || got.Connections != 3 {
+		t.Errorf("at %s of %s; %d pages were needed, and now %+v", again.id(), ids, got.Pages-pages, got)
+	}
+}

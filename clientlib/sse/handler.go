@@ -23,9 +23,10 @@ type Handler struct {
 
 	mu     sync.Mutex // guards what follows
 	relays map[clientlib.Stream]*relay
-	// lingering are those of relays that nobody uses.
-	lingering map[*relay]struct{}
-	conns     map[*conn]struct{}
+	// lingering are those of relays that nobody uses; forgotten are others, which have
+	// ended while somebody did, and still have their rings.
+	lingering, forgotten map[*relay]struct{}
+	conns                map[*conn]struct{}
 	// ends end the tasks, by their numbers.
 	ends map[uint64]context.CancelFunc
 	last uint64
@@ -57,7 +58,7 @@ type counters struct {
 func New(client *clientlib.Client, config Config) *Handler {
 	h := &Handler{
 		client: client, config: config.withDefaults(),
-		relays: map[clientlib.Stream]*relay{}, lingering: map[*relay]struct{}{},
+		relays: map[clientlib.Stream]*relay{}, lingering: map[*relay]struct{}{}, forgotten: map[*relay]struct{}{},
 		conns: map[*conn]struct{}{}, ends: map[uint64]context.CancelFunc{},
 	}
 	h.turns = make(chan struct{}, h.config.MaxReplays)

@@ -52,6 +52,9 @@ func (h *Handler) release(r *relay) {
 	h.mu.Lock()
 	r.users--
 	unused, ended := r.users == 0, h.relays[r.stream] != r
+	if unused {
+		delete(h.forgotten, r)
+	}
 	if unused && !ended {
 		h.lingering[r] = struct{}{}
 		r.linger = time.AfterFunc(h.config.Linger, func() { h.expire(r) })
@@ -86,6 +89,9 @@ func (h *Handler) forget(r *relay) (unused bool) {
 		delete(h.relays, r.stream)
 	}
 	r.stopLinger()
+	if r.users > 0 {
+		h.forgotten[r] = struct{}{}
+	}
 	return r.users == 0
 }
 
@@ -113,6 +119,9 @@ func (h *Handler) coldest() []*relay {
 	var all []touched
 	h.mu.Lock()
 	for _, r := range h.relays {
+		all = append(all, touched{relay: r})
+	}
+	for r := range h.forgotten {
 		all = append(all, touched{relay: r})
 	}
 	h.mu.Unlock()
