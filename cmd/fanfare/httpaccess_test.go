@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -178,6 +179,14 @@ func TestHTTPFlags(t *testing.T) {
 		{[]string{"serve", "--http-max-connections", "0"}, "--http-max-connections must be from 1 to"},
 		{[]string{"serve", "--http-allowed-origin", "app.example.com"}, "--http-allowed-origin"},
 		{[]string{"serve", "--http-allowed-origin", "https://app.example.com/path"}, "--http-allowed-origin"},
+		{[]string{"serve", "--http-allowed-origin", "https://*"}, "a * stands for"},
+		{[]string{"edge", "--http-allowed-origin", "https://*.com"}, "a * stands for"},
+		{[]string{"serve", "--http-allowed-origin", "https://app*.example.com"}, "a * stands for"},
+		{[]string{"serve", "--http-allowed-origin", "https://*example.com"}, "a * stands for"},
+		{[]string{"serve", "--http-allowed-origin", "https://app.example.com:*"}, "a * stands for"},
+		{[]string{"serve", "--http-allowed-origin", "https://app.example.*"}, "a * stands for"},
+		{[]string{"serve", "--http-allowed-origin", "*://app.example.com"}, "a * stands for"},
+		{[]string{"serve", "--http-allowed-origin", "https://*.*.example.com"}, "a * stands for"},
 		{[]string{"serve", "--http-cookie", "a b"}, "--http-cookie"},
 		{[]string{"serve", "--signed-url-key-file", short}, "has 7 bytes, the least is 32"},
 		{[]string{"serve", "--signed-url-key-file", short + "er"}, "--signed-url-key-file"},
@@ -194,6 +203,37 @@ func TestHTTPFlags(t *testing.T) {
 		r := command(t, "", c.args...)
 		if r.code != exitUsage || !strings.Contains(r.stderr, c.want) || strings.Contains(r.stderr, "hunter2") {
 			t.Errorf("%q: exit code %d, %q", c.args, r.code, r.stderr)
+		}
+	}
+}
+
+// Symptom: --http-allowed-origin 'https://*' was taken, and pages of every site were let in
+// with the cookies of their visitors. A * is a whole label below a domain, or alone, and
+// then no page is let in with cookies.
+func TestOriginsThatAreAllowed(t *testing.T) {
+	t.Parallel()
+	for _, origin := range []string{"*", "https://app.example.com", "http://localhost:3000", "https://*.example.com", "https://*.example.com:8443"} {
+		if err := checkOrigin(origin); err != nil {
+			t.Errorf("%s: %v", origin, err)
+		}
+	}
+	for _, c := range []struct {
+		allowed, origin string
+		read, cookies   bool
+	}{
+		{"*", "https://attacker.example", true, false},
+		{"https://*.example.com", "https://app.example.com", true, true},
+		{"https://*.example.com", "https://attacker.example", false, false},
+		{"https://*.example.com", "https://attackerexample.com", false, false},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, signPath, http.NoBody)
+		r.Header.Set("Origin", c.origin)
+		w := httptest.NewRecorder()
+		corsFor([]string{c.allowed}, true)(http.NotFoundHandler()).ServeHTTP(w, r)
+		read := w.Header().Get("Access-Control-Allow-Origin") != ""
+		cookies := w.Header().Get("Access-Control-Allow-Credentials") != ""
+		if read != c.read || cookies != c.cookies {
+			t.Errorf("%s allows %s to read: %t, with cookies: %t", c.allowed, c.origin, read, cookies)
 		}
 	}
 }

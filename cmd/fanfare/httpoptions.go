@@ -42,7 +42,7 @@ type webOptions struct {
 func (o *webOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&o.maxConnections, "http-max-connections", defaultHTTPConnections, "how many connections over HTTP may have an event stream or a streaming call at a time; less if the system allows fewer open files")
-	f.StringArrayVar(&o.allowedOrigins, "http-allowed-origin", nil, "let pages of this origin, as https://app.example.com, use HTTP (CORS); one * stands for anything; may be repeated")
+	f.StringArrayVar(&o.allowedOrigins, "http-allowed-origin", nil, "let pages of this origin, as https://app.example.com, use HTTP (CORS); https://*.example.com is all below a domain, * alone every origin, without cookies; may be repeated")
 	f.StringVar(&o.cookie, "http-cookie", "", "the `NAME` of a cookie that may hold a browser's token for event streams")
 	f.StringArrayVar(&o.signingKeys, "signed-url-key-file", nil, "let event streams be opened by signed URLs, and make such: a file with a key of 32 bytes or more; the first signs, others are still taken; may be repeated")
 }
@@ -71,6 +71,9 @@ func (o *webOptions) check(cmd *cobra.Command, tokens bool) error {
 func checkOrigin(origin string) error {
 	if origin == "*" {
 		return nil
+	}
+	if sse.CheckOrigins([]string{origin}) != nil && strings.Contains(origin, "*") {
+		return usagef("--http-allowed-origin %q: a * stands for what is below a domain of two labels or more, as in https://*.example.com, or alone for every origin, without cookies", origin)
 	}
 	u, err := url.Parse(strings.Replace(origin, "*", "any", 1))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path+u.RawQuery+u.Fragment != "" || strings.Contains(u.Host, "*") {
