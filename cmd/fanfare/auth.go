@@ -6,9 +6,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,7 +38,7 @@ func (o *authOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&o.secretFiles, "jwt-secret-file", nil, "require tokens (JWT), signed with the secret in this file; `[KID=]PATH`, may be repeated")
 	f.StringArrayVar(&o.publicKeyFiles, "jwt-public-key-file", nil, "require tokens, signed with the private key of a public one in this PEM file; `[KID=]PATH`, may be repeated")
-	f.StringVar(&o.jwksURL, "jwt-jwks-url", "", "require tokens, signed with a key of the JWK set at this URL")
+	f.StringVar(&o.jwksURL, "jwt-jwks-url", "", "require tokens, signed with a key of the JWK set at this URL, which is https://, or http:// at this host")
 	f.StringVar(&o.issuer, "jwt-issuer", "", "what iss of a token must be (default: anything)")
 	f.StringVar(&o.audience, "jwt-audience", "", "what aud of a token must have (default: anything)")
 	f.DurationVar(&o.leeway, "jwt-leeway", 30*time.Second, "by how much the clocks of who issues tokens and of this server may differ")
@@ -55,9 +57,10 @@ func (o *authOptions) check() error {
 	case !o.configured() && (o.issuer != "" || o.audience != ""):
 		return usagef("--jwt-issuer and --jwt-audience need keys: --jwt-secret-file, --jwt-public-key-file or --jwt-jwks-url")
 	case o.jwksURL != "":
-		if u, err := url.Parse(o.jwksURL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		// Who changes the keys on their way signs tokens that are valid.
+		if u, err := url.Parse(o.jwksURL); err != nil || u.Host == "" || u.Scheme != "https" && !(u.Scheme == "http" && namesLoopback(u.Hostname())) {
 			// The value is not repeated: it may hold a password.
-			return usagef("--jwt-jwks-url must be a URL that begins with https:// or http://")
+			return usagef("--jwt-jwks-url must be a URL that begins with https://, or with http:// and localhost or a loopback address")
 		}
 	}
 	o.keys = nil
@@ -82,6 +85,12 @@ func (o *authOptions) check() error {
 		}
 	}
 	return nil
+}
+
+// namesLoopback reports whether a host is this one by its name alone.
+func namesLoopback(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return err == nil && address.Unmap().IsLoopback() || strings.EqualFold(host, "localhost")
 }
 
 // maxLeeway is more than any clock should be off.

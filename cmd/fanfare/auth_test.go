@@ -66,6 +66,8 @@ func TestFlagsOfAuthentication(t *testing.T) {
 		{append(serve, "--jwt-public-key-file", public, "--jwt-public-key-file", weak), nil, "there is no PEM block"},
 		{append(serve, "--jwt-jwks-url", "issuer.example/keys"), nil, "--jwt-jwks-url must be a URL that begins with https://"},
 		{append(serve, "--jwt-jwks-url", "ftp://user:hunter2@issuer.example/keys"), nil, "--jwt-jwks-url must be a URL"},
+		{append(serve, "--jwt-jwks-url", "http://user:hunter2@issuer.example/keys"), nil, "or with http:// and localhost or a loopback address"},
+		{append(serve, "--jwt-jwks-url", "http://127.0.0.1.issuer.example/keys"), nil, "or with http:// and localhost or a loopback address"},
 		{append(serve, "--jwt-issuer", "x"), nil, "--jwt-issuer and --jwt-audience need keys"},
 		{append(serve, "--jwt-audience", "x"), nil, "--jwt-issuer and --jwt-audience need keys"},
 		{append(serve, "--jwt-leeway", "-1s"), nil, "--jwt-leeway must be from 0 to 1h"},
@@ -79,6 +81,9 @@ func TestFlagsOfAuthentication(t *testing.T) {
 		{[]string{"token"}, nil, "--jwt-secret-file is needed"},
 		{[]string{"token", "--jwt-secret-file", weak}, nil, "it has 15 bytes"},
 		{[]string{"token", "--jwt-secret-file", aSecret(t), "--expires-in", "999ms"}, nil, "--expires-in must be at least 1s"},
+		{[]string{"token", "--jwt-secret-file", aSecret(t), "--subscribe", "chat=a=b"}, nil, `--subscribe "chat=a=b" has more than one =`},
+		{[]string{"token", "--jwt-secret-file", aSecret(t), "--publish", "c", "--publish", "a==b"}, nil, `--publish "a==b" has more than one =`},
+		{[]string{"token", "--jwt-secret-file", aSecret(t), "--work", "=="}, nil, `--work "==" has more than one =`},
 		{[]string{"token", "--jwt-secret-file", aSecret(t), "everything"}, nil, "takes no arguments"},
 	} {
 		r := commandWith(t, c.env, "", c.args...)
@@ -87,6 +92,17 @@ func TestFlagsOfAuthentication(t *testing.T) {
 		}
 		if strings.Contains(r.stderr, "hunter2") {
 			t.Errorf("fanfare %q repeats a secret: %s", c.args, r.stderr)
+		}
+	}
+}
+
+// Symptom: keys were fetched in clear over any network, and whoever could change them on
+// their way had tokens of their own taken. They may be where nobody is between.
+func TestKeysInClearComeFromThisHost(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"https://issuer.example/keys", "http://localhost:8080/keys", "http://127.0.0.1/keys", "http://[::1]:1/keys"} {
+		if err := (&authOptions{jwksURL: url}).check(); err != nil {
+			t.Errorf("%s: %v", url, err)
 		}
 	}
 }

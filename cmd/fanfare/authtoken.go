@@ -30,7 +30,7 @@ prints it. Whoever has it may do what its flags say until it expires; in product
 an issuer of your own hands out tokens, with claims of the same form.
 
 --subscribe and --publish take CHANNEL=SCOPE, or CHANNEL alone for every scope of it.
-Either may end in *, which stands for any rest.`,
+Either may end in *, which stands for any rest. Neither can have a = here.`,
 		Example: `  head -c 32 /dev/urandom | base64 > secret
   fanfare serve --jwt-secret-file secret
   fanfare token --jwt-secret-file secret --subscribe 'chat/*' --publish chat/messages=lobby > token
@@ -68,6 +68,19 @@ func (o *tokenOptions) sign() (string, error) {
 	if o.expiresIn < time.Second {
 		return "", usagef("--expires-in must be at least 1s")
 	}
+	granted := auth.Permissions{Admin: o.admin}
+	for _, right := range []struct {
+		flag     string
+		patterns []string
+		to       *[]auth.Permission
+	}{
+		{"subscribe", o.subscribe, &granted.Subscribe}, {"publish", o.publish, &granted.Publish}, {"work", o.work, &granted.Work},
+	} {
+		var err error
+		if *right.to, err = permissions(right.flag, right.patterns); err != nil {
+			return "", err
+		}
+	}
 	var key auth.Key
 	err := readKeyFile("jwt-secret-file", o.secretFiles[0], func(id string, text []byte) (err error) {
 		key, err = auth.ParseSecret(id, text)
@@ -77,25 +90,22 @@ func (o *tokenOptions) sign() (string, error) {
 		return "", err
 	}
 	return auth.Sign(key, auth.Grant{
-		Subject: o.subject, Issuer: o.issuer, Audience: o.audience, Lifetime: o.expiresIn,
-		Permissions: auth.Permissions{
-			Subscribe: permissions(o.subscribe),
-			Publish:   permissions(o.publish),
-			Work:      permissions(o.work),
-			Admin:     o.admin,
-		},
+		Subject: o.subject, Issuer: o.issuer, Audience: o.audience, Lifetime: o.expiresIn, Permissions: granted,
 	})
 }
 
-// permissions reads patterns of the form CHANNEL[=SCOPE].
-func permissions(patterns []string) []auth.Permission {
+// permissions reads a flag's patterns of the form CHANNEL[=SCOPE].
+func permissions(flag string, patterns []string) ([]auth.Permission, error) {
 	var all []auth.Permission
 	for _, pattern := range patterns {
 		channel, scope, hasScope := strings.Cut(pattern, "=")
+		if strings.Contains(scope, "=") {
+			return nil, usagef("--%s %q has more than one =, and either a channel or a scope may be meant to have it: for such names, sign the claims with a library", flag, pattern)
+		}
 		if !hasScope {
 			scope = "*"
 		}
 		all = append(all, auth.Permission{Channel: channel, Scope: scope})
 	}
-	return all
+	return all, nil
 }
