@@ -25,6 +25,7 @@ func guardedWeb(next http.Handler, logger *slog.Logger) http.Handler {
 		// Pages have a policy of their own.
 		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		answer := &begunWriter{ResponseWriter: w}
 		defer func() {
 			p := recover()
 			if p == nil {
@@ -34,13 +35,46 @@ func guardedWeb(next http.Handler, logger *slog.Logger) http.Handler {
 				panic(p) // the connection is to be broken
 			}
 			logger.Error("a panic while a request over HTTP was answered", "panic", p, "stack", string(debug.Stack()))
-			// If the answer has begun, this is no answer, and the connection is broken.
-			transcode.Refuse(w, http.StatusInternalServerError, "a fault in the server; its log has the details")
+			// An answer that has begun ends in the middle, so that nobody takes it for a whole
+			// one. Otherwise the connection is broken, too, whose state nobody knows: that
+			// drops what is not sent yet.
+			if !answer.begun {
+				transcode.Refuse(w, http.StatusInternalServerError, "a fault in the server; its log has the details")
+				_ = http.NewResponseController(w).Flush() // the client has gone
+			}
 			panic(http.ErrAbortHandler)
 		}()
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(answer, r)
 	})
 }
+
+// begunWriter knows whether an answer has begun.
+type begunWriter struct {
+	http.ResponseWriter
+	begun bool
+}
+
+func (w *begunWriter) WriteHeader(status int) {
+	w.begun = w.begun || status >= http.StatusOK
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *begunWriter) Write(p []byte) (int, error) {
+	w.begun = true
+	return w.ResponseWriter.Write(p)
+}
+
+// Flush is for those who ask whether a writer can.
+func (w *begunWriter) Flush() { _ = w.FlushError() }
+
+// FlushError begins an answer, too.
+func (w *begunWriter) FlushError() error {
+	w.begun = true
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// Unwrap is for an [http.ResponseController].
+func (w *begunWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // originMatcher reports whether an origin is one of those allowed; nil if none is.
 func originMatcher(allowed []string) func(origin string) bool {
