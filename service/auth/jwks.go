@@ -3,12 +3,14 @@ package auth
 import (
 	"context"
 	"crypto"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/MicahParks/jwkset"
@@ -30,17 +32,37 @@ const (
 // jwks are the keys of an issuer, fetched from a URL. What was fetched last stays in
 // force while they cannot be fetched.
 type jwks struct {
-	// fetched are the keys that are known; refreshing fetches them anew to find a key.
-	fetched, refreshing jwkset.Storage
+	// fetched are the keys that are known; refreshing fetches them anew to find a key,
+	// and nowhere is the kid of none.
+	fetched    *keyStore
+	refreshing jwkset.Storage
+	nowhere    string
 	// turn has room for one who looks for a key that is not known: others wait, and
 	// find it.
 	turn  chan struct{}
 	limit *rate.Limiter
 }
 
+// keyStore are keys, and whether they were ever fetched: an issuer may withdraw all.
+type keyStore struct {
+	jwkset.Storage
+	complete atomic.Bool
+}
+
+// KeyReplaceAll implements jwkset.Storage. It is how fetched keys come.
+func (s *keyStore) KeyReplaceAll(ctx context.Context, keys []jwkset.JWK) error {
+	err := s.Storage.KeyReplaceAll(ctx, keys)
+	if err == nil {
+		s.complete.Store(true)
+	}
+	return err
+}
+
 // newJWKS tries to fetch the keys, and does so again and again until ctx ends.
 func newJWKS(ctx context.Context, url string, logger *slog.Logger) (*jwks, error) {
-	fetched, err := jwkset.NewStorageFromHTTP(url, jwkset.HTTPClientStorageOptions{
+	fetched := &keyStore{Storage: jwkset.NewMemoryStorage()}
+	fetching, err := jwkset.NewStorageFromHTTP(url, jwkset.HTTPClientStorageOptions{
+		Storage:                   fetched,
 		Client:                    &http.Client{Transport: boundedTransport{http.DefaultTransport}, CheckRedirect: noRedirect},
 		Ctx:                       ctx,
 		HTTPTimeout:               jwksTimeout,
@@ -54,7 +76,7 @@ func newJWKS(ctx context.Context, url string, logger *slog.Logger) (*jwks, error
 		return nil, errors.New("the URL of the keys cannot be parsed") // it may hold a password
 	}
 	refreshing, err := jwkset.NewHTTPClient(jwkset.HTTPClientOptions{
-		HTTPURLs:          map[string]jwkset.Storage{url: fetched},
+		HTTPURLs:          map[string]jwkset.Storage{url: fetching},
 		RateLimitWaitMax:  jwksTimeout,
 		RefreshUnknownKID: rate.NewLimiter(rate.Inf, 1), // keys has the limit
 	})
@@ -62,7 +84,7 @@ func newJWKS(ctx context.Context, url string, logger *slog.Logger) (*jwks, error
 		return nil, err
 	}
 	return &jwks{
-		fetched: fetched, refreshing: refreshing,
+		fetched: fetched, refreshing: refreshing, nowhere: rand.Text(),
 		turn: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Every(jwksPause), 1),
 	}, nil
 }
@@ -84,19 +106,22 @@ func (j *jwks) keys(ctx context.Context, algorithm, kid string) ([]Key, error) {
 	if len(keys) > 0 || !j.limit.Allow() {
 		return keys, err
 	}
-	// Whether it finds the key does not matter, but that it fetches all.
-	_, _ = j.refreshing.KeyRead(ctx, kid)
+	// It fetches what it does not find. That is for all who come within the pause: it
+	// must not end with one call, nor depend on what its token names.
+	fetch, cancel := context.WithTimeout(context.WithoutCancel(ctx), jwksTimeout)
+	defer cancel()
+	_, _ = j.refreshing.KeyRead(fetch, j.nowhere)
 	return j.known(ctx, algorithm, kid)
 }
 
 // known are the keys that may have signed a token, of those that were fetched. The error
-// is ErrNoKeys if that were none.
+// is ErrNoKeys if they never were.
 func (j *jwks) known(ctx context.Context, algorithm, kid string) ([]Key, error) {
 	all, err := j.fetched.KeyReadAll(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(all) == 0 {
+	if !j.fetched.complete.Load() {
 		return nil, ErrNoKeys
 	}
 	var keys []Key

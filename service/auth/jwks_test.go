@@ -150,6 +150,57 @@ func TestKeysOfAnIssuerChange(t *testing.T) {
 	}
 }
 
+// Symptom: nobody could use a new key for as long as somebody sent tokens with the kid of
+// a known key and another algorithm. Cause: they used up the fetches, and fetched nothing.
+func TestTokensThatNameAKnownKeyDoNotUseUpFetches(t *testing.T) {
+	i := startIssuer(t)
+	next := ecSigner(jwt.SigningMethodES256, elliptic.P256())
+	i.serve(jwkSet(jwk(p256Signer(), "old")))
+	v := newVerifier(t, Config{JWKSURL: i.url})
+	i.serve(jwkSet(jwk(p256Signer(), "old"), jwk(next, "next")))
+	if _, err := v.Verify(t.Context(), rsaSigner().sign(t, header("kid", "old"))); !errors.Is(err, ErrInvalid) {
+		t.Errorf("another algorithm: %v", err)
+	}
+	if _, err := v.Verify(t.Context(), next.sign(t, header("kid", "next"))); err != nil {
+		t.Errorf("the new key: %v", err)
+	}
+}
+
+// Symptom: nobody could use a new key for as long as somebody began calls and gave them
+// up. Cause: the fetch ended with the call that had begun it.
+func TestFetchOutlivesTheCallThatBeganIt(t *testing.T) {
+	i := startIssuer(t)
+	i.serve(jwkSet(jwk(p256Signer(), "old")))
+	v := newVerifier(t, Config{JWKSURL: i.url})
+	ctx, cancel := context.WithCancel(t.Context())
+	next := ecSigner(jwt.SigningMethodES256, elliptic.P256())
+	i.answer(func(w http.ResponseWriter, _ *http.Request) {
+		cancel()
+		_, _ = w.Write(jwkSet(jwk(next, "next")))
+	})
+	if _, err := v.Verify(ctx, next.sign(t, header("kid", "next"))); !errors.Is(err, context.Canceled) {
+		t.Errorf("the call that is given up: %v", err)
+	}
+	if _, err := v.Verify(t.Context(), next.sign(t, header("kid", "next"))); err != nil {
+		t.Errorf("the next call: %v", err)
+	}
+}
+
+// Symptom: who had a token of a key that was withdrawn, with all others, was told for ever
+// to try again.
+func TestWithdrawingAllKeysIsFinal(t *testing.T) {
+	i := startIssuer(t)
+	i.serve(jwkSet(jwk(p256Signer(), "ec")))
+	v := newVerifier(t, Config{JWKSURL: i.url})
+	i.serve(jwkSet())
+	if _, err := v.Verify(t.Context(), p256Signer().sign(t, header("kid", "other"))); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a token of a key that was never there: %v", err)
+	}
+	if _, err := v.Verify(t.Context(), p256Signer().sign(t, header("kid", "ec"))); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a token of the key: %v", err)
+	}
+}
+
 // Anybody can make up kids; they must not have the issuer asked each time.
 func TestMadeUpKeysDoNotFloodTheIssuer(t *testing.T) {
 	i := startIssuer(t)
@@ -193,7 +244,11 @@ func TestIssuerThatIsAway(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if _, err := v.Verify(t.Context(), good); !errors.Is(err, ErrNoKeys) {
+		want := ErrNoKeys
+		if name == "an empty set" {
+			want = ErrInvalid // the issuer is there, and has no keys
+		}
+		if _, err := v.Verify(t.Context(), good); !errors.Is(err, want) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if logged := strings.Contains(log.String(), "the keys of the issuer of tokens cannot be fetched"); logged == (name == "an empty set") {

@@ -117,7 +117,8 @@ func newParser(methods []string, config Config) *jwt.Parser {
 func (v *Verifier) Internal() string { return v.internal }
 
 // Verify returns who has a token, which is without the word Bearer. It may wait until
-// keys are fetched, for 5 s at most. The error is ErrExpired, ErrInvalid, ErrNoKeys or
+// keys are fetched, for 5 s at most; a fetch that it began does not end with ctx, as it is
+// for others, too. The error is ErrExpired, ErrInvalid, ErrNoKeys or
 // that of ctx. A token that was verified within the last minute costs a hash.
 func (v *Verifier) Verify(ctx context.Context, token string) (*Identity, error) {
 	if subtle.ConstantTimeCompare([]byte(token), []byte(v.internal)) == 1 {
