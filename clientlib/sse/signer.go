@@ -38,6 +38,11 @@ const (
 // streams and the end. The start and the format are not part of it: a page may change
 // them.
 type Signer struct {
+	// MaxStreams is [Config.MaxStreams] of the handler that URLs are signed for: Sign
+	// refuses more, as the handler does. Zero or negative: 50. It is set before Sign is
+	// called.
+	MaxStreams int
+
 	keys [][]byte
 }
 
@@ -60,8 +65,8 @@ func NewSigner(keys ...[]byte) (*Signer, error) {
 }
 
 // Sign returns u with an end and a signature in its query. u is a URL of a [Handler], and
-// may have a prefix before /v1/streams. expires, which is cut to seconds, is in the future and at most
-// [MaxSignedFor] away.
+// may have a prefix before /v1/streams. expires, which is cut to seconds, is in the future
+// and at most [MaxSignedFor] away.
 func (s *Signer) Sign(u *url.URL, expires time.Time) (*url.URL, error) {
 	left := time.Until(expires)
 	if left <= 0 || left > MaxSignedFor {
@@ -71,12 +76,7 @@ func (s *Signer) Sign(u *url.URL, expires time.Time) (*url.URL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sse: query: %w", err)
 	}
-	path := u.EscapedPath()
-	at := strings.Index(path, route)
-	if at < 0 {
-		return nil, fmt.Errorf("sse: the path does not have %s", route)
-	}
-	streams, err := streamsOf(path[at:], query, defaultMaxStreams)
+	streams, err := s.streamsBelow(u.EscapedPath(), query)
 	if err != nil {
 		return nil, fmt.Errorf("sse: %w", err)
 	}
@@ -86,6 +86,27 @@ func (s *Signer) Sign(u *url.URL, expires time.Time) (*url.URL, error) {
 	signed := *u
 	signed.RawQuery = query.Encode()
 	return &signed, nil
+}
+
+// streamsBelow reads the streams of a URL whose path has a prefix that somebody strips. The
+// route may be there again as part of the prefix or as the names of a stream; of no URL two
+// readings are possible.
+func (s *Signer) streamsBelow(path string, query url.Values) (streams []clientlib.Stream, err error) {
+	limit := s.MaxStreams
+	setDefault(&limit, defaultMaxStreams)
+	err = fmt.Errorf("the path does not have %s", route)
+	for end := len(path); ; {
+		at := strings.LastIndex(path[:end], route)
+		if at < 0 {
+			return nil, err
+		}
+		if below := path[at+len(route):]; below == "" || below[0] == '/' {
+			if streams, err = streamsOf(path[at:], query, limit); err == nil {
+				return streams, nil
+			}
+		}
+		end = at
+	}
 }
 
 // Verify reports whether r's URL was signed for streams and is still good; otherwise the

@@ -2,6 +2,7 @@ package sse_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -104,6 +105,51 @@ func TestASignerRefusesWhatIsUnsafe(t *testing.T) {
 		}
 		if signed, err := s.Sign(u, time.Now().Add(in)); err == nil {
 			t.Errorf("%s for %s was signed: %s", target, in, signed)
+		}
+	}
+}
+
+// Symptom: of a URL whose prefix has the route, too, other streams were signed than the
+// handler behind the prefix reads, or none; and of one that only begins like the route, some.
+func TestTheRouteIsFoundBehindAnyPrefix(t *testing.T) {
+	s := newSigner(t, key1)
+	e := start(t, func(c *sse.Config, _ *http.Server) { c.Authorize = s.Verify })
+	for prefix, target := range map[string]string{
+		"/v1/streams": one, "/v1/streams/api": one, "/v1/streamsfoo": one, "/a/v1/streams/b/c": "/v1/streams?channel=v1&scope=streams", "": "/v1/streams/v1/streams",
+	} {
+		response, cancel := e.request(http.MethodHead, strings.TrimPrefix(sign(t, s, prefix+target), prefix))
+		cancel()
+		if response.StatusCode != 200 {
+			t.Errorf("%s behind %q: %s", target, prefix, response.Status)
+		}
+	}
+	for _, target := range []string{"/v1/streamsfoo?channel=a", "/v1/streams2/orders/1", "/v1/streams/orders/1/v1/streamsfoo"} {
+		u, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if signed, err := s.Sign(u, time.Now().Add(time.Minute)); err == nil {
+			t.Errorf("%s was signed: %s", target, signed)
+		}
+	}
+}
+
+// A handler may serve more or fewer streams at once than 50: what it refuses is not signed,
+// and what it serves is.
+func TestASignerHasTheHandlersLimitOfStreams(t *testing.T) {
+	target := "/v1/streams?stream=orders/0"
+	for i := range 60 {
+		target += fmt.Sprintf("&stream=orders/%d", i+1)
+	}
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit, good := range map[int]bool{0: false, 60: false, 61: true} {
+		s := newSigner(t, key1)
+		s.MaxStreams = limit
+		if _, err := s.Sign(u, time.Now().Add(time.Minute)); (err == nil) != good || !good && !strings.Contains(err.Error(), "stream: is there 61 times") {
+			t.Errorf("61 streams with the limit %d: %v", limit, err)
 		}
 	}
 }
