@@ -361,6 +361,7 @@ func (c *conn) flush() bool {
 
 func (c *conn) failed(err error) bool {
 	switch {
+	case c.handler.isClosed(): // which hurries the writes
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.handler.slow.Add(1)
 	case errors.Is(err, http.ErrNotSupported):

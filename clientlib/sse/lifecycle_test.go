@@ -135,6 +135,9 @@ func TestCloseDoesNotWaitForBrowsersThatTakeNothing(t *testing.T) {
 	case <-time.After(patience / 2): // the browser itself gives up after all of it
 		t.Error("Close still waits")
 	}
+	if n := e.Stats().Slow; n != 0 { // it had an hour
+		t.Errorf("%d browsers are said to have been too slow", n)
+	}
 }
 
 func TestCloseEndsEverything(t *testing.T) {
