@@ -2,6 +2,7 @@ package sse
 
 import (
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -51,7 +52,7 @@ func (h *Handler) answerGet(w http.ResponseWriter, r *http.Request) {
 	c := h.newConn(w, r, a, grant)
 	switch {
 	case err != nil:
-		h.config.Logger.Error("cannot authorize a browser", "error", err)
+		h.log.tell(r.Context(), slog.LevelError, "cannot authorize a browser", err)
 		c.postpone(reasonUnavailable)
 	case r.Method == http.MethodHead:
 		c.header()

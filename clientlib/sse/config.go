@@ -70,7 +70,8 @@ type Config struct {
 	// MaxReplays is how many pages are read at a time for browsers that are behind what
 	// is kept; others wait. Default: 32.
 	MaxReplays int
-	// Logger is told of trouble, never of URLs or headers, which have credentials. Nil:
+	// Logger is told of trouble, of each kind once a second at most and how often it was
+	// left out meanwhile, and never of URLs or headers, which have credentials. Nil:
 	// nobody is.
 	Logger *slog.Logger
 }

@@ -3,6 +3,7 @@ package sse
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -91,7 +92,7 @@ func (c *conn) begin(ctx context.Context) bool {
 		case ctx.Err() != nil:
 			return false
 		case err != nil:
-			c.refuse(err)
+			c.refuse(ctx, err)
 			return false
 		case c.handler.draining():
 			c.postpone(reasonDraining)
@@ -203,13 +204,13 @@ func (c *conn) postpone(reason string) {
 }
 
 // refuse answers an error of a stream.
-func (c *conn) refuse(err error) {
+func (c *conn) refuse(ctx context.Context, err error) {
 	var e *clientlib.Error
 	if errors.As(err, &e) && e.Reason == clientlib.ReasonInvalidField {
 		c.handler.refuse(c.writer, http.StatusBadRequest, e.Reason, e.Field, e.Message)
 		return
 	}
-	c.handler.config.Logger.Warn("cannot subscribe for a browser", "error", err)
+	c.handler.log.tell(ctx, slog.LevelWarn, "cannot subscribe for a browser", err)
 	c.postpone(reasonOf(err))
 }
 
@@ -365,7 +366,7 @@ func (c *conn) failed(err error) bool {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.handler.slow.Add(1)
 	case errors.Is(err, http.ErrNotSupported):
-		c.handler.config.Logger.Error("the server's ResponseWriter has no Flush and unwraps to none, which event streams need")
+		c.handler.log.tell(context.Background(), slog.LevelError, "the server's ResponseWriter has no Flush and unwraps to none, which event streams need", err)
 	}
 	return false
 }

@@ -16,6 +16,7 @@ type Handler struct {
 	client *clientlib.Client
 	config Config
 	cors   http.Handler
+	log    *troubleLog
 	// turns are taken by pages that are being read.
 	turns chan struct{}
 	// tasks are the goroutines that Close waits for, and connections.
@@ -61,6 +62,7 @@ func New(client *clientlib.Client, config Config) *Handler {
 		relays: map[clientlib.Stream]*relay{}, lingering: map[*relay]struct{}{}, forgotten: map[*relay]struct{}{},
 		conns: map[*conn]struct{}{}, ends: map[uint64]context.CancelFunc{},
 	}
+	h.log = &troubleLog{logger: h.config.Logger, kinds: map[string]*troubleKind{}}
 	h.turns = make(chan struct{}, h.config.MaxReplays)
 	h.cors = CORS(h.config.AllowedOrigins, http.HandlerFunc(h.answer))
 	return h

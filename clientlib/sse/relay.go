@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -84,8 +85,8 @@ func (r *relay) run(ctx context.Context) {
 func (r *relay) end(ctx context.Context, err error) {
 	if errors.Is(err, io.EOF) {
 		err = nil
-	} else if ctx.Err() == nil {
-		r.handler.config.Logger.Error("cannot follow a stream for browsers", "stream", r.stream.String(), "error", err)
+	} else {
+		r.handler.log.tell(ctx, slog.LevelError, "cannot follow a stream for browsers", err, "stream", r.stream.String())
 	}
 	unused := r.handler.forget(r)
 	r.mu.Lock()

@@ -3,11 +3,9 @@ package sse_test
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -151,48 +149,5 @@ func TestASignerHasTheHandlersLimitOfStreams(t *testing.T) {
 		if _, err := s.Sign(u, time.Now().Add(time.Minute)); (err == nil) != good || !good && !strings.Contains(err.Error(), "stream: is there 61 times") {
 			t.Errorf("61 streams with the limit %d: %v", limit, err)
 		}
-	}
-}
-
-// logs is a log that goroutines write.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// Credentials in a URL, a header or a cookie are in no log, whatever goes wrong.
-func TestCredentialsAreNotLogged(t *testing.T) {
-	var log logs
-	s := newSigner(t, key1)
-	fails := true
-	e := start(t, func(c *sse.Config, server *http.Server) {
-		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		server.ErrorLog = slog.NewLogLogger(c.Logger.Handler(), slog.LevelError)
-		c.Authorize = func(r *http.Request, streams []clientlib.Stream) (sse.Grant, error) {
-			if fails {
-				return sse.Grant{}, http.ErrHandlerTimeout
-			}
-			return s.Verify(r, streams)
-		}
-	})
-	signed := sign(t, s, one)
-	credentials := []string{"Authorization", "Bearer topsecret", "Cookie", "session=topsecret"}
-	e.open(signed, credentials...).ends()
-	fails = false
-	e.status(signed+"&last=x", credentials...)
-	e.status(signed+"x", credentials...)
-	e.open(signed, credentials...).until("caught_up")
-	e.Close()
-	log.mu.Lock()
-	defer log.mu.Unlock()
-	signature := signed[strings.Index(signed, "signature="):]
-	if text := log.text.String(); !strings.Contains(text, "cannot authorize") || strings.Contains(text, "topsecret") || strings.Contains(text, signature) {
-		t.Errorf("the log is %s", text)
 	}
 }

@@ -1,0 +1,113 @@
+package sse_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+	"github.com/fanfare-io/fanfare/clientlib/sse"
+)
+
+// logs is a log that goroutines write.
+type logs struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// Credentials in a URL, a header or a cookie are in no log, whatever goes wrong.
+func TestCredentialsAreNotLogged(t *testing.T) {
+	var log logs
+	s := newSigner(t, key1)
+	fails := true
+	e := start(t, func(c *sse.Config, server *http.Server) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		server.ErrorLog = slog.NewLogLogger(c.Logger.Handler(), slog.LevelError)
+		c.Authorize = func(r *http.Request, streams []clientlib.Stream) (sse.Grant, error) {
+			if fails {
+				return sse.Grant{}, http.ErrHandlerTimeout
+			}
+			return s.Verify(r, streams)
+		}
+	})
+	signed := sign(t, s, one)
+	credentials := []string{"Authorization", "Bearer topsecret", "Cookie", "session=topsecret"}
+	e.open(signed, credentials...).ends()
+	fails = false
+	e.status(signed+"&last=x", credentials...)
+	e.status(signed+"x", credentials...)
+	e.open(signed, credentials...).until("caught_up")
+	e.Close()
+	signature := signed[strings.Index(signed, "signature="):]
+	if text := log.String(); !strings.Contains(text, "cannot authorize") || strings.Contains(text, "topsecret") || strings.Contains(text, signature) {
+		t.Errorf("the log is %s", text)
+	}
+}
+
+// Symptom: while the issuer of tokens or the servers were away, the log had a line for each
+// attempt of each browser, thousands a second; and one for each browser that had left before
+// it was authorized.
+func TestTroubleOfManyBrowsersIsToldOnceASecond(t *testing.T) {
+	var log logs
+	asked := make(chan struct{})
+	e := start(t, func(c *sse.Config, _ *http.Server) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Authorize = func(r *http.Request, streams []clientlib.Stream) (sse.Grant, error) {
+			if streams[0] == stream("left") {
+				asked <- struct{}{}
+				<-r.Context().Done()
+				return sse.Grant{}, fmt.Errorf("asking the issuer: %w", errors.Join(r.Context().Err(), errors.New("gave up")))
+			}
+			return sse.Grant{}, errors.New("the issuer is away")
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+"/v1/streams/orders/left", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left sync.WaitGroup
+	left.Go(func() {
+		if response, err := e.server.Client().Do(r); err == nil {
+			_ = response.Body.Close()
+			t.Error("who had left was answered")
+		}
+	})
+	<-asked
+	cancel()
+	left.Wait()
+	eventually(t, "the one that left was postponed", func() bool { return e.Stats().Postponed == 1 })
+	began, attempts := time.Now(), 1
+	for ; attempts < 50; attempts++ {
+		e.open(one).ends()
+	}
+	eventually(t, "a second has passed, and the rest was told", func() bool { // more come all the time
+		e.open(one).ends()
+		attempts++
+		return strings.Contains(log.String(), "left_out")
+	})
+	text := log.String()
+	if lines := strings.Count(text, "\n"); lines > int(time.Since(began)/time.Second)+1 || strings.Contains(text, "gave up") || !strings.Contains(text, "the issuer is away") {
+		t.Errorf("%d attempts in %s are told so: %s", attempts, time.Since(began), text)
+	}
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
