@@ -59,7 +59,7 @@ func start(t *testing.T, to upstreams, edits ...string) *proxy {
 	}
 	replace = append(replace, edits...)
 	text := map[string]string{}
-	for _, name := range []string{"fanfare.conf", "fanfare-locations.conf"} {
+	for _, name := range []string{"fanfare.conf", "fanfare-locations.conf", "fanfare-streams.conf"} {
 		text[name] = read(t, name)
 	}
 	for i := 0; i < len(replace); i += 2 {
@@ -75,6 +75,7 @@ func start(t *testing.T, to upstreams, edits ...string) *proxy {
 	p.run(t, map[string]string{
 		"conf.d/fanfare.conf":             text["fanfare.conf"],
 		"snippets/fanfare-locations.conf": text["fanfare-locations.conf"],
+		"snippets/fanfare-streams.conf":   text["fanfare-streams.conf"],
 	})
 	return p
 }

@@ -54,7 +54,7 @@ func demoCommand() *cobra.Command {
 	flags.StringVar(&d.site, "site", "127.0.0.1:8080", "where nginx serves the chat; port 0 is any that is free")
 	flags.StringVar(&d.fanfare, "fanfare", "bin/fanfare", "the program")
 	flags.StringVar(&d.nginx, "nginx", cmp.Or(os.Getenv("FANFARE_TEST_NGINX"), "nginx"), "the program (FANFARE_TEST_NGINX)")
-	flags.StringVar(&d.nginxConfig, "nginx-config", "deploy/nginx", "the directory with fanfare-locations.conf")
+	flags.StringVar(&d.nginxConfig, "nginx-config", "deploy/nginx", "the directory with fanfare-streams.conf")
 	flags.DurationVar(&d.restart, "restart", 5*time.Second, "start a replica again so long after it has ended")
 	return command
 }
@@ -70,7 +70,7 @@ func (d *demo) plan(place string, log io.Writer) error {
 			return err
 		}
 	}
-	locations, err := filepath.Abs(filepath.Join(d.nginxConfig, "fanfare-locations.conf"))
+	locations, err := filepath.Abs(filepath.Join(d.nginxConfig, "fanfare-streams.conf"))
 	if err != nil {
 		return err
 	}
@@ -96,12 +96,12 @@ func (d *demo) plan(place string, log io.Writer) error {
 	config := proxyConfig{Place: place, Site: d.site, Host: host, Locations: locations, Control: next()}
 	env := append(withoutFanfare(os.Environ()), "FANFARE_STORE="+d.database)
 	for _, name := range []string{"A", "B", "C"} {
-		replica := proxyReplica{Name: name, HTTP: next(), GRPC: next()}
+		replica := proxyReplica{Name: name, HTTP: next()}
 		config.Replicas = append(config.Replicas, replica)
 		d.replicas = append(d.replicas, &part{
 			name: name, program: d.fanfare, env: env, log: log, url: "http://" + replica.HTTP + "/healthz",
 			args: []string{
-				"serve", "--instance", "replica-" + name, "--http", replica.HTTP, "--grpc", replica.GRPC,
+				"serve", "--instance", "replica-" + name, "--http", replica.HTTP, "--grpc", next(),
 				"--replicas", "3", "--drain-delay", "0", "--log-level", "warn",
 			},
 		})

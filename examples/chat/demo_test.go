@@ -170,3 +170,27 @@ func TestDemoRestartsReplicasAndEndsEverything(t *testing.T) {
 		t.Error("nginx is left")
 	}
 }
+
+// Symptom: nginx led to everything that the replicas serve, which ask for no tokens, and any
+// visitor could publish a message in anybody's name, past the chat's servers. Visitors
+// reach event streams, and the module that reads them.
+func TestVisitorsPublishThroughTheChatOnly(t *testing.T) {
+	s := startDemo(t)
+	forged := `{"frame": {"channel": "chat/messages", "scope": "lobby", "payload": "e30="}}`
+	for _, path := range []string{
+		"/v1/publish", "/v1/streams/../publish", "/v1/streams%2f..%2fpublish", "/v1/close", "/fanfare.v1.FanfareService/Publish", "/grpc.health.v1.Health/Check",
+	} {
+		for _, method := range []string{http.MethodPost, http.MethodGet} {
+			status, answer := request(t, method, s.url+path, forged, "Content-Type", "application/json")
+			// The chat's servers have nothing there; a replica would answer otherwise.
+			if status != http.StatusNotFound && status != http.StatusMethodNotAllowed || strings.Contains(answer, `"code"`) {
+				t.Errorf("%s %s is answered %d %.200s", method, path, status, answer)
+			}
+		}
+	}
+	for path, want := range map[string]string{"/fanfare.js": "EventSource", "/v1/streams?channel=": "INVALID_FIELD"} {
+		if _, answer := request(t, http.MethodGet, s.url+path, ""); !strings.Contains(answer, want) {
+			t.Errorf("%s is answered %.200s", path, answer)
+		}
+	}
+}

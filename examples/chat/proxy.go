@@ -13,7 +13,7 @@ var nginxConf string
 
 // proxyConfig is what nginx.conf is filled with.
 type proxyConfig struct {
-	// Place is a directory for nginx, Locations the path of fanfare-locations.conf.
+	// Place is a directory for nginx, Locations the path of fanfare-streams.conf.
 	Place, Locations string
 	// Site is where the chat is, Host the same without the port, and Control what kills
 	// replicas.
@@ -22,7 +22,7 @@ type proxyConfig struct {
 	Servers             []string
 }
 
-type proxyReplica struct{ Name, HTTP, GRPC string }
+type proxyReplica struct{ Name, HTTP string }
 
 // write writes the configuration and returns its path.
 func (c proxyConfig) write() (string, error) {

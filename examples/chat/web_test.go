@@ -113,7 +113,7 @@ func TestCommandLineSaysWhatIsMissing(t *testing.T) {
 		{[]string{"demo", "extra"}, "extra"},
 		{[]string{"demo", "--database", "postgres://x", "--fanfare", "/nowhere/fanfare"}, "/nowhere/fanfare"},
 		{[]string{"demo", "--database", "postgres://x", "--fanfare", "/bin/sh", "--nginx", "/bin/sh", "--nginx-config", "../../deploy/nginx", "--site", "here"}, "--site"},
-		{[]string{"demo", "--database", "postgres://x", "--fanfare", "/bin/sh", "--nginx", "/bin/sh", "--nginx-config", "/nowhere"}, "/nowhere/fanfare-locations.conf"},
+		{[]string{"demo", "--database", "postgres://x", "--fanfare", "/bin/sh", "--nginx", "/bin/sh", "--nginx-config", "/nowhere"}, "/nowhere/fanfare-streams.conf"},
 	} {
 		command := newCommand()
 		command.SetArgs(test.args)
