@@ -476,7 +476,7 @@ export async function publish(frame, options = {}, world = browser) {
   const over = new AbortController();
   const end = () => over.abort();
   const timer = world.setTimeout(end, Math.min(timeout, longestTimer));
-  signal?.addEventListener('abort', end);
+  signal?.addEventListener('abort', end, { once: true });
   if (signal?.aborted) {
     end();
   }
@@ -488,8 +488,8 @@ export async function publish(frame, options = {}, world = browser) {
       let failure;
       let sent = false;
       try {
-        const credential = await token?.({ refresh });
         over.signal.throwIfAborted();
+        const credential = token && (await within(over.signal, token({ refresh })));
         sent = true;
         return await post(world, body, credential, options, over.signal);
       } catch (error) {
@@ -505,7 +505,8 @@ export async function publish(frame, options = {}, world = browser) {
       if (over.signal.aborted || (hopeless && !renew)) {
         throw outcome(failure, doubtful, over.signal.aborted && !signal?.aborted);
       }
-      refresh ||= renew;
+      // A token that could not be had is still to be a new one.
+      refresh = Boolean(renew || (refresh && !sent));
     }
   } finally {
     world.clearTimeout(timer);
@@ -574,12 +575,28 @@ function randomKey() {
 
 function sleep(world, milliseconds, signal) {
   return new Promise((resolve) => {
-    const timer = world.setTimeout(resolve, Math.min(milliseconds, longestTimer));
-    signal.addEventListener('abort', () => {
+    const end = () => {
       world.clearTimeout(timer);
+      signal.removeEventListener('abort', end);
       resolve();
-    });
+    };
+    const timer = world.setTimeout(end, Math.min(milliseconds, longestTimer));
+    signal.addEventListener('abort', end);
   });
+}
+
+// What a promise comes to, unless signal is aborted before, which nobody may have told it.
+async function within(signal, promise) {
+  let end;
+  const aborted = new Promise((_, reject) => {
+    end = () => reject(signal.reason);
+    signal.addEventListener('abort', end);
+  });
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener('abort', end);
+  }
 }
 
 /**

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { getEventListeners } from 'node:events';
 import { test } from 'node:test';
 
 import { FanfareError, publish } from '../fanfare.js';
@@ -129,6 +130,75 @@ test('a token is asked for anew once when it is refused', async () => {
   assert.equal(world.last(2).headers.Authorization, 'Bearer t2');
   await world.last().answer(401, { code: 'unauthenticated', message: 'expired', reason: 'TOKEN_EXPIRED' });
   assert.deepEqual([outcome().error.reason, asked], ['TOKEN_EXPIRED', [false, true]]);
+});
+
+test('a new token is asked for after each refusal, and until there is one, not for ever after', async () => {
+  const asked = [];
+  const { world, outcome } = await begin(frame, {
+    token: async ({ refresh }) => {
+      asked.push(refresh);
+      if (asked.length === 2) {
+        throw new Error('the issuer is away');
+      }
+      return `t${asked.length}`;
+    },
+  });
+  const refusal = { code: 'unauthenticated', message: 'expired', reason: 'TOKEN_EXPIRED' };
+  await world.last(1).answer(401, refusal);
+  await world.pass(1000);
+  await world.last(2).answer(503, { code: 'unavailable', message: 'no store', reason: 'STORE_UNAVAILABLE' });
+  await world.pass(1000);
+  await world.last(3).answer(401, refusal);
+  await world.pass(1000);
+  await world.last(4).answer(200, stored);
+  assert.ok(outcome().value);
+  assert.deepEqual(asked, [false, true, true, false, true]);
+});
+
+// Symptom: an issuer that never answered held a publish for ever, whatever its timeout.
+test('a token that does not come does not hold it longer than its time', async () => {
+  const token = () => new Promise(() => {});
+  const late = await begin(frame, { token, timeout: 2000 });
+  await late.world.pass(1999);
+  assert.ok(late.pending());
+  await late.world.pass(1);
+  assert.deepEqual([late.outcome().error.code, late.world.requests.length, late.world.timers], ['DEADLINE_EXCEEDED', 0, 0]);
+
+  const aborting = new AbortController();
+  const aborted = await begin(frame, { token, signal: aborting.signal });
+  aborting.abort();
+  await aborted.world.settle();
+  assert.deepEqual([aborted.outcome().error.code, aborted.world.requests.length, aborted.world.timers], ['CANCELLED', 0, 0]);
+  assert.equal(getEventListeners(aborting.signal, 'abort').length, 0);
+});
+
+test('attempts leave nothing behind while others follow', async () => {
+  const world = new World();
+  const { fetch } = world;
+  let signal;
+  world.fetch = (url, init) => {
+    signal = init.signal;
+    return fetch(url, { ...init, signal: new AbortController().signal });
+  };
+  const { outcome } = await begin(frame, { token: async () => 't' }, world);
+  for (let attempt = 1; attempt <= 5; attempt++) {
+    await world.last(attempt).answer(503, { code: 'unavailable', message: 'no store', reason: 'STORE_UNAVAILABLE' });
+    await world.pass(5000);
+  }
+  assert.equal(getEventListeners(signal, 'abort').length, 0);
+  await world.last(6).answer(200, stored);
+  assert.ok(outcome().value);
+});
+
+test('an answer that says why nothing was stored leaves nothing in doubt', async () => {
+  for (const reason of ['STORE_UNAVAILABLE', 'DRAINING', 'LIMIT_REACHED', 'NOT_READY']) {
+    const { world, outcome } = await begin({ ...frame, ephemeral: true }, { timeout: 2000 });
+    await world.last(1).answer(503, { code: 'unavailable', message: 'not now', reason, retryIn: 1 });
+    await world.pass(1100);
+    await world.last(2).answer(503, { code: 'unavailable', message: 'not now', reason, retryIn: 60 });
+    await world.pass(900);
+    assert.deepEqual([outcome().error.reason, outcome().error.status], [reason, 503]);
+  }
 });
 
 test('it ends when its time is over or it is aborted, and says what is known', async () => {
