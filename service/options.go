@@ -13,6 +13,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
+	"github.com/fanfare-io/fanfare/service/auth"
 )
 
 const (
@@ -60,12 +61,12 @@ func maxRequestBytes(maxFrameBytes int) int {
 //  1. The bound of pages that are not taken, since it alone returns something else
 //     than the response.
 //  2. Logging sees how the call really ended, a recovered panic included.
-//  3. Ending foreign streams (health's Watch, reflection) at a drain stands
-//     outside recovery, since it runs what is inside on another goroutine, where
-//     recovery must catch panics.
-//  4. Recovery.
-//  5. Authentication, if there is any: what follows knows who calls. Refusals are
+//  3. Recovery.
+//  4. Authentication, if there is any: what follows knows who calls. Refusals are
 //     logged.
+//  5. Ending foreign streams (health's Watch, reflection) at a drain, and when their
+//     tokens expire. It runs what is inside on another goroutine, where a recovery of
+//     its own must catch panics.
 //  6. Responses are not compressed: per subscriber that costs twenty times the
 //     sending. grpc would answer with the compressor that the client used.
 func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
@@ -81,15 +82,12 @@ func (s *Server) unaryInterceptors() []grpc.UnaryServerInterceptor {
 }
 
 func (s *Server) streamInterceptors() []grpc.StreamServerInterceptor {
-	interceptors := []grpc.StreamServerInterceptor{
-		s.logStream,
-		s.endForeignStreams,
-		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(recovered)),
-	}
+	recovering := recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(recovered))
+	interceptors := []grpc.StreamServerInterceptor{s.logStream, recovering}
 	if s.cfg.Verifier != nil {
 		interceptors = append(interceptors, s.authenticateStream)
 	}
-	return append(interceptors, uncompressedStream)
+	return append(interceptors, s.endForeignStreams, recovering, uncompressedStream)
 }
 
 func recovered(_ context.Context, p any) error { return panicFailure(p) }
@@ -124,12 +122,18 @@ func sendUncompressed(ctx context.Context) error {
 }
 
 // endForeignStreams ends streams of services that know nothing of a drain, which
-// would otherwise hold up GracefulStop until it is cut short.
+// would otherwise hold up GracefulStop until it is cut short, nor of tokens.
 func (s *Server) endForeignStreams(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	switch info.FullMethod {
 	case fanfarev1.FanfareService_Subscribe_FullMethodName, fanfarev1.FanfareService_Session_FullMethodName,
 		fanfarev1.FanfareService_PublishStream_FullMethodName:
 		return handler(srv, stream)
+	}
+	var expired <-chan time.Time // never, of a call that needs no token
+	if deadline := auth.FromContext(stream.Context()).Deadline(); !deadline.IsZero() {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		expired = timer.C
 	}
 	done := make(chan error, 1)
 	// It ends when the handler here has returned and grpc cancels the stream.
@@ -137,6 +141,8 @@ func (s *Server) endForeignStreams(srv any, stream grpc.ServerStream, info *grpc
 	select {
 	case err := <-done:
 		return err
+	case <-expired:
+		return tokenExpired()
 	case <-s.ending:
 		return drainingFailure(retryIn())
 	}
