@@ -25,7 +25,6 @@ func TestBenchOfAServerOfItsOwn(t *testing.T) {
 		{"idle", "shared-connections", "memory of an idle subscription"},
 		{"replay", "10000-frames", "replay of 300 frames"},
 		{"storm", "many-streams", "caught up"},
-		{"sse", "10000-connections", "memory of an event stream"},
 	} {
 		lines := benchLines(t, benchBinary(t, []string{"TMPDIR=" + temporary}, append([]string{c.scenario, c.name, "--self", "--rounds", "2", "--json"}, tiny[c.scenario]...)...))
 		l := find(t, lines, c.name, c.what, "")
@@ -92,4 +91,14 @@ func benchBinary(t *testing.T, env []string, args ...string) result {
 	defer hung.Stop()
 	_ = c.Wait() // its code is the result
 	return result{c.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// An edge is measured beside a server, in the same rounds, so each figure has its ratio.
+func TestBenchOfEventStreams(t *testing.T) {
+	lines := benchLines(t, benchBinary(t, nil, append([]string{"sse", "10000-connections", "--self", "--rounds", "1", "--json"}, tiny["sse"]...)...))
+	for _, what := range []string{"memory of an event stream, its connection included", "CPU of the edge, or the server, for a million deliveries", "publish to receive, p50"} {
+		if l := find(t, lines, "10000-connections", what, ""); l.ComparedWith != "gRPC Subscribe" || l.Ratio == nil || l.Value <= 0 {
+			t.Errorf("%s: the line is %+v", what, l)
+		}
+	}
 }
