@@ -169,7 +169,7 @@ func (s *Server) ListStreams(ctx context.Context, req *fanfarev1.ListStreamsRequ
 	if err != nil {
 		return nil, failureOf(err)
 	}
-	states, err := s.listStreams(ctx, req.GetChannel(), after, size)
+	states, more, err := s.listStreams(ctx, req.GetChannel(), after, size)
 	if err != nil {
 		return nil, readFailureOf(err)
 	}
@@ -177,18 +177,24 @@ func (s *Server) ListStreams(ctx context.Context, req *fanfarev1.ListStreamsRequ
 	for i, state := range states {
 		response.Streams[i] = s.streamProto(state)
 	}
-	if len(states) < size {
-		return response, nil
+	if len(states) == size {
+		if more, err = s.hasMore(ctx, req.GetChannel(), states[size-1].Stream); err != nil {
+			return nil, readFailureOf(err)
+		}
 	}
-	last := states[len(states)-1].Stream
-	more, err := s.listStreams(ctx, req.GetChannel(), last, 1)
-	if err != nil && !errors.Is(err, errTooManyHidden) {
-		return nil, readFailureOf(err)
-	}
-	if len(more) > 0 || err != nil { // whoever asks for more is told of it then
-		response.NextPageToken = pageToken(req.GetChannel(), last)
+	if more {
+		response.NextPageToken = pageToken(req.GetChannel(), states[len(states)-1].Stream)
 	}
 	return response, nil
+}
+
+// hasMore reports whether there is, or may be, a stream after one in a list.
+func (s *Server) hasMore(ctx context.Context, channel string, last backlog.StreamName) (bool, error) {
+	states, _, err := s.listStreams(ctx, channel, last, 1)
+	if errors.Is(err, errTooManyHidden) {
+		return true, nil // whoever asks for more is told of it then
+	}
+	return len(states) > 0, err
 }
 
 // listStart reads and checks a ListStreamsRequest.

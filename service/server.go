@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
@@ -116,6 +117,8 @@ type Server struct {
 	calls atomic.Int64
 	// publishes counts the frames that clients of this server have published.
 	publishes atomic.Uint64
+	// looking has room for lists that look for what their callers may see.
+	looking *semaphore.Weighted
 	// loops counts goroutines that streaming calls started and that may outlive
 	// their handlers by the time grpc needs to release a blocked send.
 	loops sync.WaitGroup
@@ -135,6 +138,7 @@ func New(store backlog.Store, h *hub.Hub, bus hub.Bus, cfg Config) *Server {
 		logger:  cfg.Logger,
 		callLog: newCallLog(cfg.Logger),
 		ending:  make(chan struct{}),
+		looking: semaphore.NewWeighted(maxLooking),
 	}
 	s.sender.spawn = func(run func()) { go run() }
 	s.health = newHealthService(store.Ping, bus, cfg.BusKind, cfg.Logger)

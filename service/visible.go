@@ -11,50 +11,58 @@ import (
 	"github.com/fanfare-io/fanfare/service/auth"
 )
 
-// maxHiddenReads is how many pages of a list may be read in a row of which the caller may
-// see nothing.
-const maxHiddenReads = 100
+const (
+	// maxListReads is how many pages one list may read of which the caller may not see
+	// everything.
+	maxListReads = 100
+	// maxLooking is how many lists may do so at a time: each reads up to 100,000
+	// streams.
+	maxLooking = 4
+)
 
 // listStreams lists up to size streams after one, those of a channel if that is not empty,
-// that the caller may subscribe to. Fewer than size are the last. The error is
-// errTooManyHidden if too many that it may not see come in a row.
-func (s *Server) listStreams(ctx context.Context, channel string, after backlog.StreamName, size int) ([]backlog.StreamState, error) {
+// that the caller may subscribe to. Fewer than size are the last, unless more is true: then
+// too many that it may not see came among them and after them. The error is
+// errTooManyHidden if none was found for that. Lists wait for each other.
+func (s *Server) listStreams(ctx context.Context, channel string, after backlog.StreamName, size int) (visible []backlog.StreamState, more bool, err error) {
 	caller := s.caller(ctx)
 	if caller.AllowsAll(auth.Subscribe) {
-		return s.store.ListStreams(ctx, channel, after, size)
+		visible, err = s.store.ListStreams(ctx, channel, after, size)
+		return visible, false, err
 	}
-	var visible []backlog.StreamState
-	for hidden := 0; hidden < maxHiddenReads; {
+	if err := s.looking.Acquire(ctx, 1); err != nil {
+		return nil, false, err
+	}
+	defer s.looking.Release(1)
+	for range maxListReads {
 		// Whole pages: most of what is read may not be seen.
 		states, err := s.store.ListStreams(ctx, channel, after, backlog.MaxListedStreams)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		before := len(visible)
 		for _, state := range states {
 			if !caller.Allows(auth.Subscribe, state.Stream.Channel, state.Stream.Scope) {
 				continue
 			}
 			if visible = append(visible, state); len(visible) == size {
-				return visible, nil
+				return visible, false, nil
 			}
 		}
 		if len(states) < backlog.MaxListedStreams {
-			return visible, nil
+			return visible, false, nil
 		}
-		if len(visible) > before {
-			hidden = 0
-		}
-		hidden++
 		after = states[len(states)-1].Stream
 	}
-	// Not a page that ends here: the token of the next would tell of a stream that the
-	// caller may not see.
-	return nil, errTooManyHidden
+	if len(visible) == 0 {
+		// Not an empty page: the token of the next would tell of a stream that the caller
+		// may not see.
+		return nil, false, errTooManyHidden
+	}
+	return visible, true, nil
 }
 
 var errTooManyHidden error = &failure{
 	code:    codes.ResourceExhausted,
 	reason:  fanfarev1.ErrorReason_ERROR_REASON_LIMIT_REACHED,
-	message: fmt.Sprintf("the token allows none of the next %d streams, which are too many to look through; name a channel", maxHiddenReads*backlog.MaxListedStreams),
+	message: fmt.Sprintf("the token allows none of the next %d streams, which are too many to look through; name a channel", maxListReads*backlog.MaxListedStreams),
 }

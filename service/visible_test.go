@@ -1,9 +1,11 @@
 package service
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -82,19 +84,77 @@ func TestListsShowWhatTheCallerMaySubscribeTo(t *testing.T) {
 // A caller must not have the whole list read again and again; it is told how to find what
 // it may see.
 func TestListsDoNotLookThroughTooMuch(t *testing.T) {
-	const hidden = maxHiddenReads * backlog.MaxListedStreams
+	const hidden = maxListReads * backlog.MaxListedStreams
 	states := slices.Concat(rooms("a", 3), rooms("b", hidden+backlog.MaxListedStreams), rooms("c", 3))
 	list := listing(t, states, auth.Permission{Channel: "a", Scope: "*"}, auth.Permission{Channel: "c", Scope: "*"})
-	page, err := list(&fanfarev1.ListStreamsRequest{PageSize: 3})
-	if err != nil || len(page.GetStreams()) != 3 || page.GetNextPageToken() == "" {
-		t.Fatalf("the first page is %v, %v", page, err)
+	for _, size := range []uint32{3, 4} { // a full page, and one that is none
+		page, err := list(&fanfarev1.ListStreamsRequest{PageSize: size})
+		if err != nil || len(page.GetStreams()) != 3 || page.GetNextPageToken() == "" {
+			t.Fatalf("the first page of %d is %v, %v", size, page, err)
+		}
+		_, err = list(&fanfarev1.ListStreamsRequest{PageSize: size, PageToken: page.GetNextPageToken()})
+		if err == nil || failureOf(err).code != codes.ResourceExhausted || failureOf(err).reason != fanfarev1.ErrorReason_ERROR_REASON_LIMIT_REACHED {
+			t.Errorf("the next page of %d: %v", size, err)
+		}
 	}
-	_, err = list(&fanfarev1.ListStreamsRequest{PageSize: 3, PageToken: page.GetNextPageToken()})
-	if err == nil || failureOf(err).code != codes.ResourceExhausted || failureOf(err).reason != fanfarev1.ErrorReason_ERROR_REASON_LIMIT_REACHED {
-		t.Errorf("the next page: %v", err)
-	}
-	page, err = list(&fanfarev1.ListStreamsRequest{Channel: "c"})
+	page, err := list(&fanfarev1.ListStreamsRequest{Channel: "c"})
 	if err != nil || len(page.GetStreams()) != 3 {
 		t.Errorf("of the channel: %v, %v", page, err)
+	}
+}
+
+// Symptom: streams that the caller may see were withheld, as too many that it may not see
+// followed. Pages end there, and go on, until nothing is found in one.
+func TestListsGoOnAfterManyHiddenStreams(t *testing.T) {
+	const apart = maxListReads * backlog.MaxListedStreams * 2 / 3
+	states := slices.Concat(rooms("a", 1), rooms("b", apart), rooms("b+", 1), rooms("bb", apart), rooms("c", 1))
+	list := listing(t, states,
+		auth.Permission{Channel: "a", Scope: "*"}, auth.Permission{Channel: "b+", Scope: "*"}, auth.Permission{Channel: "c", Scope: "*"})
+	var got []string
+	r := &fanfarev1.ListStreamsRequest{PageSize: 10}
+	for {
+		page, err := list(r)
+		if err != nil {
+			t.Fatalf("after %q: %v", got, err)
+		}
+		for _, s := range page.GetStreams() {
+			got = append(got, s.GetChannel())
+		}
+		if r.PageToken = page.GetNextPageToken(); r.PageToken == "" {
+			break
+		}
+	}
+	if !slices.Equal(got, []string{"a", "b+", "c"}) {
+		t.Errorf("listed were %q", got)
+	}
+}
+
+// Each list may read very much, so only some do at a time; others wait as long as their
+// callers do.
+func TestListsWaitForEachOther(t *testing.T) {
+	s := testServer(t, &fakeStore{streams: rooms("a", 3)})
+	s.cfg.Verifier = testVerifier(t)
+	if err := s.looking.Acquire(t.Context(), maxLooking); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	list := func(ctx context.Context, grant auth.Grant) error {
+		caller, err := s.cfg.Verifier.Verify(t.Context(), signed(t, grant))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.ListStreams(auth.NewContext(ctx, caller), &fanfarev1.ListStreamsRequest{})
+		return err
+	}
+	if err := list(ctx, grant("somebody", "a")); err == nil || failureOf(err).code != codes.DeadlineExceeded {
+		t.Errorf("while others look: %v", err)
+	}
+	if err := list(t.Context(), grant("somebody", "*")); err != nil {
+		t.Errorf("who may see everything: %v", err)
+	}
+	s.looking.Release(maxLooking)
+	if err := list(t.Context(), grant("somebody", "a")); err != nil {
+		t.Errorf("then: %v", err)
 	}
 }
