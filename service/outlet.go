@@ -87,7 +87,9 @@ type outlet struct {
 	// nil until that is near: most calls need none. Heartbeats are the connection's.
 	timer  *time.Timer
 	tickAt time.Time
-	// caller is whose token the call ends with; nil for nobody's.
+	// caller is whose token the call ends with, the last one's of a session, whose
+	// reauthenticate replaces it; nil for nobody's, and for everybody's if the server
+	// verifies no tokens. The mutex guards it.
 	caller *auth.Identity
 	// seat is its place among the outlets of its connection; the outbox guards it.
 	seat int
