@@ -19,13 +19,13 @@ import (
 )
 
 // killListener terminates the backend of a replica's listener, and returns once
-// that has been asked for.
+// that has been asked for. One that was given up may not have noticed yet.
 func (w *world) killListener(conn *pgx.Conn, r *servicetest.Replica) {
 	w.t.Helper()
 	var n int
 	err := conn.QueryRow(w.t.Context(), "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = $1",
 		"fanfare-listen/"+r.Instance).Scan(&n)
-	if err != nil || n != 1 {
+	if err != nil || n == 0 {
 		w.t.Fatalf("%d listeners of %s were killed, %v", n, r.Instance, err)
 	}
 }
