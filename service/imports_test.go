@@ -34,9 +34,19 @@ var bans = []ban{
 		reason:    "the gRPC surface serves any store and any bus",
 	},
 	{
-		packages:  []string{module + "/clientlib"},
+		packages:  []string{module + "/clientlib", module + "/clientlib/sse", module + "/clientlib/browser"},
 		forbidden: []string{"github.com/jackc/...", "modernc.org/...", module + "/service/...", module + "/listener", module + "/backlog/..."},
-		reason:    "users import it: no drivers and no server code",
+		reason:    "users import them: no drivers and no server code",
+	},
+	{
+		packages:  []string{module + "/cmd/fanfare/internal/transcode"},
+		forbidden: []string{"github.com/jackc/...", "modernc.org/...", module + "/service/...", module + "/clientlib/...", module + "/listener", module + "/backlog/pgbacklog/...", module + "/backlog/sqlitebacklog/..."},
+		reason:    "it stands in front of any server, which it reaches by gRPC alone",
+	},
+	{
+		packages:  []string{module + "/service/auth"},
+		forbidden: []string{"google.golang.org/...", "github.com/jackc/...", "modernc.org/...", module + "/gen/...", module + "/backlog/...", module + "/clientlib/..."},
+		reason:    "it verifies tokens for gRPC and HTTP alike",
 	},
 	{
 		packages:  []string{module + "/listener"},
@@ -67,7 +77,7 @@ var bans = []ban{
 }
 
 // testPackages are for tests only.
-var testPackages = []string{module + "/bench/limits", module + "/backlog/backlogtest", module + "/backlog/pgbacklog/pgtest", module + "/backlog/pgbacklog/sqltest", module + "/service/servicetest"}
+var testPackages = []string{module + "/bench/limits", module + "/backlog/backlogtest", module + "/backlog/pgbacklog/pgtest", module + "/backlog/pgbacklog/sqltest", module + "/service/servicetest", module + "/clientlib/browser/browsertest"}
 
 // goList runs go list at the module's root and returns lines of fields.
 func goList(t *testing.T, args ...string) [][]string {
@@ -109,6 +119,11 @@ func TestImportBans(t *testing.T) {
 		all[line[0]] = line[1:]
 	}
 	for _, b := range bans {
+		for _, p := range b.packages {
+			if _, ok := direct[p]; !ok && !strings.HasSuffix(p, "/...") {
+				t.Errorf("there is no package %s", p)
+			}
+		}
 		imports := all
 		if b.direct {
 			imports = direct
