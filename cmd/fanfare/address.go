@@ -92,3 +92,16 @@ func listen(ctx context.Context, flag, address string, logger *slog.Logger) (soc
 	}
 	return listenUnix(ctx, flag, path, logger)
 }
+
+// warnOfOthers tells what other hosts can do at an address that is not this host's alone,
+// and may is what everybody may do there without authentication.
+func warnOfOthers(address net.Addr, authenticates bool, may string, logger *slog.Logger) {
+	tcp, ok := address.(*net.TCPAddr)
+	switch {
+	case !ok || tcp.IP.IsLoopback():
+	case authenticates:
+		logger.Warn("tokens and frames travel in clear: put a proxy or a mesh that speaks TLS in front", "address", address)
+	default:
+		logger.Warn("serving without authentication: whoever reaches this address may "+may, "address", address)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -142,15 +141,4 @@ func (o *authOptions) verifier(ctx context.Context, logger *slog.Logger) (*auth.
 		config.Leeway = -1 // none; 0 would be the default
 	}
 	return auth.NewVerifier(ctx, config)
-}
-
-// warn tells of what other hosts could do at an address.
-func (o *authOptions) warn(remote bool, address net.Addr, logger *slog.Logger) {
-	tcp, isTCP := address.(*net.TCPAddr)
-	switch {
-	case !o.configured() && remote:
-		logger.Warn("serving without authentication: whoever reaches this address may publish and read everything", "address", address)
-	case o.configured() && isTCP && !tcp.IP.IsLoopback():
-		logger.Warn("tokens and frames travel in clear: put a proxy or a mesh that speaks TLS in front", "address", address)
-	}
 }

@@ -122,26 +122,38 @@ func TestAuthenticationLetsOtherHostsIn(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		authentication, remote bool
-		address                net.Addr
-		want                   string // empty: nothing is said
+		authenticates bool
+		address       net.Addr
+		want          string // empty: nothing is said
 	}{
-		{false, false, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, ""},
-		{false, true, &net.TCPAddr{IP: net.IPv6zero}, "without authentication"},
-		{true, false, &net.TCPAddr{IP: net.IPv6zero}, "tokens and frames travel in clear"},
-		{true, true, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}, "tokens and frames travel in clear"},
-		{true, false, &net.TCPAddr{IP: net.IPv6loopback}, ""},
-		{true, false, &net.UnixAddr{Name: "/run/fanfare.sock", Net: "unix"}, ""},
+		{false, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, ""},
+		{false, &net.TCPAddr{IP: net.IPv6zero}, "without authentication: whoever reaches this address may see everything"},
+		{true, &net.TCPAddr{IP: net.IPv6zero}, "tokens and frames travel in clear"},
+		{true, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}, "tokens and frames travel in clear"},
+		{true, &net.TCPAddr{IP: net.IPv6loopback}, ""},
+		{true, &net.UnixAddr{Name: "/run/fanfare.sock", Net: "unix"}, ""},
 	} {
-		var o authOptions
-		if c.authentication {
-			o.jwksURL = "https://issuer.example"
-		}
 		var log strings.Builder
-		o.warn(c.remote, c.address, slog.New(slog.NewTextHandler(&log, nil)))
+		warnOfOthers(c.address, c.authenticates, "see everything", slog.New(slog.NewTextHandler(&log, nil)))
 		if !strings.Contains(log.String(), c.want) || c.want == "" && log.Len() > 0 {
 			t.Errorf("%+v: %q", c, log.String())
 		}
+	}
+}
+
+// Symptom: serve told that tokens travel in clear at the port of gRPC, and nothing of that
+// of HTTP; an edge told nothing at all.
+func TestEachPortForOtherHostsIsToldOf(t *testing.T) {
+	t.Parallel()
+	secret := aSecret(t)
+	s := startEmbedded(t, "--jwt-secret-file", secret, "--http", "0.0.0.0:0")
+	edge := start(t, nil, "edge", "--server", s.address, "--http", "0.0.0.0:0", "--drain-delay", "0", "--jwt-secret-file", secret)
+	t.Cleanup(func() { edge.interrupt(); edge.end() })
+	for _, log := range []*transcript{s.stderr, edge.stderr} {
+		log.await(t, "tokens and frames travel in clear")
+	}
+	if n := strings.Count(s.stderr.String(), "in clear"); n != 1 {
+		t.Errorf("%d warnings for one port: %s", n, s.stderr)
 	}
 }
 

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -9,11 +12,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	"github.com/fanfare-io/fanfare/clientlib/sse"
 	"github.com/fanfare-io/fanfare/service/auth"
+	"github.com/fanfare-io/fanfare/service/replica"
 )
 
 // startEdge starts an edge in front of servers, in a process of its own, and waits until
@@ -136,6 +141,32 @@ func TestEdgeServesAndDrains(t *testing.T) {
 	if p := get(t, other+"/livez"); p.status != http.StatusOK {
 		t.Errorf("alive without a server: %+v", p)
 	}
+}
+
+// Symptom: an edge whose port failed while it drained slept on, and served nobody, until the
+// time was over. It ends at once, with the error.
+func TestDrainingEdgeEndsWhenAPartFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failure := errors.New("the socket is gone")
+		parts := replica.NewParts()
+		defer parts.Stop()
+		parts.Start("http", func(ctx context.Context) error {
+			select {
+			case <-time.After(time.Second):
+				return failure
+			case <-ctx.Done():
+				return nil
+			}
+		})
+		ctx, end := context.WithCancel(t.Context())
+		end()
+		began := time.Now()
+		o := edgeOptions{drainDelay: time.Hour}
+		err := o.serveUntil(ctx, parts, newEdgeHealth(nil), nil, slog.New(slog.DiscardHandler))
+		if took := time.Since(began); !errors.Is(err, failure) || took != time.Second {
+			t.Errorf("it ended after %s with %v", took, err)
+		}
+	})
 }
 
 // An edge shows servers a token of its own, and verifies browsers' tokens itself; what

@@ -42,9 +42,7 @@ func (p *program) edge(ctx context.Context, o *edgeOptions, logger *slog.Logger)
 	if err != nil {
 		return err
 	}
-	if !o.authenticates() && o.remote {
-		logger.Warn("serving without authentication: whoever reaches this address may see everything", "address", web.lis.Addr())
-	}
+	warnOfOthers(web.lis.Addr(), o.authenticates(), "see everything", logger)
 	client := clientlib.New(conn, append(o.identity(), clientlib.WithSession(), clientlib.WithLogger(logger))...)
 	access := &webAccess{verifier: verifier, cookie: o.web.cookie, signer: o.web.signer}
 	events := sse.New(client, sse.Config{
@@ -77,7 +75,11 @@ func (o *edgeOptions) serveUntil(ctx context.Context, parts *replica.Parts, heal
 	logger.Info("ending; a second signal ends it at once")
 	health.drain()
 	logger.Info("draining", "delay", o.drainDelay)
-	time.Sleep(o.drainDelay)
+	select {
+	case <-time.After(o.drainDelay):
+	case err := <-parts.Failed():
+		return err
+	}
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventsGrace)
 	defer cancel()
 	events.Drain(ending)

@@ -124,8 +124,8 @@ func (p *webPlaces) giveUpLocked(place *webPlace) {
 }
 
 // hold has a connection keep its place as long as it has a stream, whatever happens on
-// it. It fails if there are as many streams as there may be, or if the connection has lost its place. release is called once, when the stream has
-// ended.
+// it. It fails if there are as many streams as there may be, or if the connection has lost
+// its place. release is called once, when the stream has ended.
 func (p *webPlaces) hold(conn net.Conn) (release func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

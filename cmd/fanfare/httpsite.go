@@ -45,6 +45,12 @@ type site struct {
 func (o *serveOptions) openSite(web *webServer, server *service.Server, verifier *auth.Verifier, maxFrameBytes int, logger *slog.Logger) (*site, error) {
 	s := &site{web: web, inside: bufconn.Listen(insideBytes), origins: o.web.allowedOrigins}
 	dial := func(ctx context.Context) (net.Conn, error) { return s.inside.DialContext(ctx) }
+	opened := false
+	defer func() {
+		if !opened {
+			s.closeConnections()
+		}
+	}()
 	var err error
 	s.calls, err = transcode.New(transcode.Config{
 		Dial: dial, Rules: openapi.Rules, MaxFrameBytes: maxFrameBytes, Begin: web.hold, Logger: logger,
@@ -69,6 +75,7 @@ func (o *serveOptions) openSite(web *webServer, server *service.Server, verifier
 	})
 	routes := &webRoutes{health: server.HTTPHandler(), events: s.events, calls: s.calls, access: access, origins: o.web.allowedOrigins, console: true}
 	web.answer(routes.handler(web))
+	opened = true
 	return s, nil
 }
 
@@ -104,8 +111,17 @@ func (s *site) close(health http.Handler) {
 	s.web.answer(notReady(health, s.origins, transcode.Problem{Reason: reasonServerEnd, Message: "the server ends"}))
 	s.events.Close()
 	_ = s.client.Close()
-	_ = s.conn.Close()
-	s.calls.Close()
+	s.closeConnections()
+}
+
+// closeConnections closes what calls go by, as far as there is any.
+func (s *site) closeConnections() {
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+	if s.calls != nil {
+		s.calls.Close()
+	}
 	_ = s.inside.Close()
 }
 

@@ -55,7 +55,10 @@ func (p *program) serveWith(ctx context.Context, o *serveOptions, parts *replica
 	if err != nil {
 		return err
 	}
-	o.auth.warn(o.remote, lis.Addr(), logger)
+	warnOfOthers(lis.Addr(), o.auth.configured(), "publish and read everything", logger)
+	if web != nil {
+		warnOfOthers(web.lis.Addr(), o.auth.configured(), "publish and read everything", logger)
+	}
 	if !o.embedded() {
 		if store, err = o.awaitPostgreSQL(ctx, lis, logger); err != nil {
 			return unlessEnding(ctx, err)
