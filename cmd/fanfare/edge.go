@@ -20,7 +20,7 @@ type edgeOptions struct {
 }
 
 func (p *program) edgeCommand() *cobra.Command {
-	var o edgeOptions
+	o := edgeOptions{web: webOptions{timeouts: p.webTimeouts}}
 	cmd := &cobra.Command{
 		Use:   "edge",
 		Short: "Serve event streams to browsers, in front of servers",

@@ -32,8 +32,11 @@ type webTimeouts struct {
 	shutdown time.Duration
 }
 
-var defaultWebTimeouts = webTimeouts{
-	header: 5 * time.Second, read: 30 * time.Second, write: 30 * time.Second, idle: 90 * time.Second, shutdown: time.Second,
+// usualWebTimeouts are those of the program.
+func usualWebTimeouts() webTimeouts {
+	return webTimeouts{
+		header: 5 * time.Second, read: 30 * time.Second, write: 30 * time.Second, idle: 90 * time.Second, shutdown: time.Second,
+	}
 }
 
 const (
@@ -72,7 +75,7 @@ func (o *webOptions) startWeb(ctx context.Context, parts *replica.Parts, first h
 	if err != nil {
 		return nil, err
 	}
-	w := newWebServer(lis, o.connections(logger), defaultWebTimeouts, logger)
+	w := newWebServer(lis, o.connections(logger), o.timeouts, logger)
 	if tcp, ok := lis.Addr().(*net.TCPAddr); own && ok && tcp.IP.IsLoopback() {
 		w.server.Handler = service.LoopbackOnly(w.server.Handler, originMatcher(o.allowedOrigins))
 	}

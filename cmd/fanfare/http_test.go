@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -253,5 +254,20 @@ func TestAllowingOtherHostsOpensNoAddressThatNobodyChose(t *testing.T) {
 				t.Errorf("%s %q, authentication %t: for this host only is %t", name, c.args, c.authenticates, own)
 			}
 		}
+	}
+}
+
+// Symptom: below another path, as a proxy may serve a server, its first page led to the
+// proxy's own /console/.
+func TestConsoleIsNamedByARelativePath(t *testing.T) {
+	t.Parallel()
+	w := httptest.NewRecorder()
+	redirectToConsole(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
+	if location := w.Header().Get("Location"); w.Code != http.StatusFound || location != "console/" {
+		t.Errorf("status %d, Location %q", w.Code, location)
+	}
+	s := startEmbedded(t)
+	if p := get(t, siteURL(t, s.stdout)+"/"); p.status != http.StatusOK || !strings.Contains(p.body, "<html") {
+		t.Errorf("status %d, %.200s", p.status, p.body)
 	}
 }

@@ -29,6 +29,8 @@ type webOptions struct {
 	allowedOrigins []string
 	cookie         string
 	signingKeys    []string
+	// timeouts are no flags: they are the program's.
+	timeouts webTimeouts
 
 	// signer is made by check; nil without keys.
 	signer *sse.Signer

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/fanfare-io/fanfare/clientlib/browser"
 	"github.com/fanfare-io/fanfare/clientlib/sse"
@@ -48,7 +49,7 @@ func (routes *webRoutes) handler(w *webServer) http.Handler {
 	}
 	if routes.console {
 		mux.Handle(webconsole.Path, webconsole.Handler())
-		mux.Handle("GET /{$}", http.RedirectHandler(webconsole.Path, http.StatusFound))
+		mux.HandleFunc("GET /{$}", redirectToConsole)
 	}
 	nothing := "there is nothing at this path; /openapi.json describes what there is"
 	if routes.calls == nil {
@@ -79,6 +80,13 @@ func only(method string, next http.HandlerFunc) http.Handler {
 		}
 		next(w, r)
 	})
+}
+
+// redirectToConsole names the console by a path that is relative, as a proxy may serve all
+// of this below another one. http.Redirect would name it from the root.
+func redirectToConsole(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Location", strings.TrimPrefix(webconsole.Path, "/"))
+	w.WriteHeader(http.StatusFound)
 }
 
 func serveDescription(w http.ResponseWriter, _ *http.Request) {

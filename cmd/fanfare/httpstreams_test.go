@@ -68,10 +68,8 @@ func TestEventStreamsOfServe(t *testing.T) {
 // time of the server, and nobody else does.
 func TestStreamsOutliveTimeouts(t *testing.T) {
 	short := webTimeouts{header: 500 * time.Millisecond, read: time.Second, write: time.Second, idle: time.Second, shutdown: time.Second}
-	usual := defaultWebTimeouts
-	defaultWebTimeouts = short
-	t.Cleanup(func() { defaultWebTimeouts = usual })
-	s := startEmbedded(t)
+	s := startUnreadyChanged(t, func(p *program) { p.webTimeouts = short }, "", "--data-dir", t.TempDir())
+	s.awaitReady()
 	site := siteURL(t, s.stdout)
 	publish := func(payload string) { mustRun(t, "", "publish", "c", "s", "--data", payload, "--server", s.address) }
 

@@ -35,7 +35,10 @@ func main() {
 // environment env ("NAME=value" each) and returns the exit code. The end of ctx
 // is what a signal is: it drains a server and ends a subscription.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	p := newProgram(env, stdin, stdout, stderr)
+	return newProgram(env, stdin, stdout, stderr).run(ctx, args)
+}
+
+func (p *program) run(ctx context.Context, args []string) int {
 	root := p.rootCommand()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -66,10 +69,12 @@ type program struct {
 	// noColor is true if NO_COLOR is set (no-color.org); term is TERM.
 	noColor bool
 	term    string
+	// webTimeouts are those of what is served over HTTP.
+	webTimeouts webTimeouts
 }
 
 func newProgram(env []string, stdin io.Reader, stdout, stderr io.Writer) *program {
-	p := &program{env: parseEnvironment(env), stdin: stdin, stdout: stdout, stderr: stderr}
+	p := &program{env: parseEnvironment(env), stdin: stdin, stdout: stdout, stderr: stderr, webTimeouts: usualWebTimeouts()}
 	for _, entry := range env {
 		switch name, value, _ := strings.Cut(entry, "="); name {
 		case "NO_COLOR":

@@ -125,9 +125,19 @@ type running struct {
 // start starts a command line. It is interrupted and awaited when t ends.
 func start(t testing.TB, stdin io.Reader, args ...string) *running {
 	t.Helper()
+	return startChanged(t, nil, stdin, args...)
+}
+
+// startChanged is start of a program that change, unless it is nil, changes before.
+func startChanged(t testing.TB, change func(*program), stdin io.Reader, args ...string) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{t: t, interrupt: cancel, code: make(chan int, 1), stdout: newTranscript(), stderr: newTranscript()}
-	go func() { r.code <- run(ctx, args, nil, stdin, r.stdout, r.stderr) }()
+	p := newProgram(nil, stdin, r.stdout, r.stderr)
+	if change != nil {
+		change(p)
+	}
+	go func() { r.code <- p.run(ctx, args) }()
 	t.Cleanup(func() {
 		cancel()
 		if t.Failed() {
@@ -173,8 +183,14 @@ func startServer(t testing.TB, store string, args ...string) *server {
 // startUnready starts a server on free ports and returns at once.
 func startUnready(t testing.TB, store string, args ...string) *server {
 	t.Helper()
+	return startUnreadyChanged(t, nil, store, args...)
+}
+
+// startUnreadyChanged is startUnready with a program that change changes before.
+func startUnreadyChanged(t testing.TB, change func(*program), store string, args ...string) *server {
+	t.Helper()
 	args = append([]string{"serve", "--store", store, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--drain-delay", "0"}, args...)
-	s := &server{running: start(t, nil, args...)}
+	s := &server{running: startChanged(t, change, nil, args...)}
 	t.Cleanup(func() {
 		s.interrupt()
 		// Before its store is deleted. A test may have awaited the end itself.

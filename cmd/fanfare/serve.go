@@ -56,7 +56,7 @@ const (
 )
 
 func (p *program) serveCommand() *cobra.Command {
-	var o serveOptions
+	o := serveOptions{web: webOptions{timeouts: p.webTimeouts}}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve publishers and subscribers",
