@@ -27,17 +27,40 @@ func (s *Server) HTTPHandler() http.Handler {
 	})
 }
 
-// healthz is the document of /healthz. Times are in UTC.
-type healthz struct {
-	// Status is "ready" or "not ready", Since when that or Draining became so.
+// Readiness is how a document of /healthz begins, whatever it is of, for whoever asks
+// different programs. Make it with [NewReadiness].
+type Readiness struct {
+	// Status is "ready" or "not ready", Since when that or Draining became so, in UTC.
 	Status string    `json:"status"`
 	Since  time.Time `json:"since"`
-	// Reasons say why it is not ready; none if it is.
-	Reasons  []string       `json:"reasons"`
-	Draining bool           `json:"draining"`
-	Channel  healthzChannel `json:"channel"`
-	Store    healthzStore   `json:"store"`
-	Hub      healthzHub     `json:"hub"`
+	// Reasons say why it is not ready; empty, not null, if it is.
+	Reasons  []string `json:"reasons"`
+	Draining bool     `json:"draining"`
+}
+
+// NewReadiness returns what is ready if there are no reasons why it is not.
+func NewReadiness(since time.Time, draining bool, reasons []string) Readiness {
+	r := Readiness{Status: "ready", Since: inDocument(since), Reasons: []string{}, Draining: draining}
+	if len(reasons) > 0 {
+		r.Status, r.Reasons = "not ready", reasons
+	}
+	return r
+}
+
+// HTTPStatus is the status that the document is answered with: 200 if ready, else 503.
+func (r *Readiness) HTTPStatus() int {
+	if len(r.Reasons) > 0 {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusOK
+}
+
+// healthz is the document of /healthz. Times are in UTC.
+type healthz struct {
+	Readiness
+	Channel healthzChannel `json:"channel"`
+	Store   healthzStore   `json:"store"`
+	Hub     healthzHub     `json:"hub"`
 	// Published counts the frames that clients of this server have published since it
 	// started, of both kinds. Who reads it twice knows a rate.
 	Published uint64    `json:"published"`
@@ -96,26 +119,20 @@ func (s *Server) healthzHub() healthzHub {
 
 func (s *Server) serveHealthz(w http.ResponseWriter, _ *http.Request) {
 	state := s.health.current()
-	status := http.StatusServiceUnavailable
-	if state.ready {
-		status = http.StatusOK
-	}
-	writeJSON(w, status, s.healthz(&state))
+	document := s.healthz(&state)
+	writeJSON(w, document.HTTPStatus(), document)
 }
 
 func (s *Server) healthz(state *healthState) healthz {
-	status, reasons := "ready", []string{}
+	var reasons []string
 	if !state.ready {
-		status, reasons = "not ready", state.faults()
+		reasons = state.faults()
 	}
 	if state.draining {
 		reasons = append(reasons, "the server is draining")
 	}
 	return healthz{
-		Status:    status,
-		Since:     inDocument(state.since),
-		Reasons:   reasons,
-		Draining:  state.draining,
+		Readiness: NewReadiness(state.since, state.draining, reasons),
 		Channel:   healthzChannel{Kind: s.cfg.BusKind, Listening: state.bus.isWell(), Since: inDocument(state.bus.since)},
 		Store:     healthzStore{Answering: state.store.isWell(), Since: inDocument(state.store.since)},
 		Hub:       s.healthzHub(),

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fanfare-io/fanfare/clientlib/sse"
+	"github.com/fanfare-io/fanfare/service"
 )
 
 // edgeHealth is what an edge says of itself.
@@ -51,17 +52,13 @@ func (h *edgeHealth) drain() {
 	h.draining, h.since = true, time.Now()
 }
 
-// edgeDocument is the document of an edge's /healthz. Its first fields are those that a
-// server's has, too. Times are in UTC.
+// edgeDocument is the document of an edge's /healthz. Times are in UTC.
 type edgeDocument struct {
-	Status   string       `json:"status"`
-	Since    time.Time    `json:"since"`
-	Reasons  []string     `json:"reasons"`
-	Draining bool         `json:"draining"`
-	Events   edgeCounters `json:"events"`
-	Version  string       `json:"version,omitempty"`
-	Started  time.Time    `json:"started"`
-	Now      time.Time    `json:"now"`
+	service.Readiness
+	Events  edgeCounters `json:"events"`
+	Version string       `json:"version,omitempty"`
+	Started time.Time    `json:"started"`
+	Now     time.Time    `json:"now"`
 }
 
 // edgeCounters say how many browsers are connected and how many streams they watch.
@@ -73,21 +70,18 @@ type edgeCounters struct {
 func (h *edgeHealth) document() (document edgeDocument, status int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	document = edgeDocument{
-		Status: "ready", Since: utc(h.since), Reasons: []string{}, Draining: h.draining,
-		Version: buildVersion(), Started: utc(h.started), Now: utc(time.Now()),
-	}
+	var reasons []string
 	if !h.ready {
-		document.Reasons = append(document.Reasons, errNoServer.Error())
+		reasons = append(reasons, errNoServer.Error())
 	}
 	if h.draining {
-		document.Reasons = append(document.Reasons, "the edge is draining")
+		reasons = append(reasons, "the edge is draining")
 	}
-	if len(document.Reasons) > 0 {
-		document.Status = "not ready"
-		return document, http.StatusServiceUnavailable
+	document = edgeDocument{
+		Readiness: service.NewReadiness(h.since, h.draining, reasons),
+		Version:   buildVersion(), Started: utc(h.started), Now: utc(time.Now()),
 	}
-	return document, http.StatusOK
+	return document, document.HTTPStatus()
 }
 
 func utc(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
