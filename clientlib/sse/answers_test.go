@@ -2,6 +2,7 @@ package sse_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,7 +161,13 @@ func TestHTTP10GetsAPlainStreamUntilTheEnd(t *testing.T) {
 }
 
 func TestManyStreamsShareAConnectionOverHTTP2(t *testing.T) {
-	e := startTLS(t)
+	var connections atomic.Int64
+	e := startTLS(t, func(_ *sse.Config, s *http.Server) {
+		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+			connections.Add(1)
+			return ctx
+		}
+	})
 	e.publish("idle", "x")
 	var browsers []*browser
 	for i := range 30 { // a browser opens six connections over HTTP/1.1
@@ -177,6 +185,9 @@ func TestManyStreamsShareAConnectionOverHTTP2(t *testing.T) {
 	}
 	if got := e.status("/v1/streams/orders/1?last=x"); got != 400 {
 		t.Errorf("an ordinary request was answered %d", got)
+	}
+	if n := connections.Load(); n != 1 { // Connection: close would end it
+		t.Errorf("there were %d connections", n)
 	}
 }
 

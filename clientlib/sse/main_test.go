@@ -72,11 +72,11 @@ func newEdge(t testing.TB, client *clientlib.Client, tune func(*sse.Config, *htt
 }
 
 // startTLS is start over TLS, where clients speak HTTP/2.
-func startTLS(t testing.TB) *edge {
+func startTLS(t testing.TB, tune func(*sse.Config, *http.Server)) *edge {
 	t.Helper()
 	replica := servicetest.Start(t, embedded)
 	client := newClient(t, []string{replica.Addr}, clientlib.WithSession())
-	return serveEdge(t, client, nil, func(s *httptest.Server) {
+	return serveEdge(t, client, tune, func(s *httptest.Server) {
 		s.EnableHTTP2 = true
 		s.StartTLS()
 	})

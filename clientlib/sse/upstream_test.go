@@ -31,9 +31,10 @@ type upstream struct {
 	passed             int // ephemeral frames published
 	carries, deaf      bool
 	calls              map[*upstreamCall]bool
-	held               bool // nobody is answered
-	changed            chan struct{}
-	lastEpoch          uint64
+	// held says who is not answered; nil: nobody.
+	held      func(*fanfarev1.SubscribeRequest) bool
+	changed   chan struct{}
+	lastEpoch uint64
 }
 
 // upstreamCall is a Subscribe.
@@ -43,6 +44,8 @@ type upstreamCall struct {
 	// end is what the call ends with after pending, once over is true.
 	over bool
 	end  error
+	// lags is true while pending is kept back.
+	lags bool
 }
 
 func (c *upstreamCall) send(r *fanfarev1.SubscribeResponse) {
@@ -83,6 +86,11 @@ func startUpstream(t testing.TB) (*upstream, string) {
 
 // hold has nobody answered, or everybody again.
 func (u *upstream) hold(held bool) {
+	u.holdThose(func(*fanfarev1.SubscribeRequest) bool { return held })
+}
+
+// holdThose has those not answered that held says.
+func (u *upstream) holdThose(held func(*fanfarev1.SubscribeRequest) bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.held = held
@@ -92,7 +100,7 @@ func (u *upstream) hold(held bool) {
 
 func (u *upstream) Subscribe(r *fanfarev1.SubscribeRequest, s fanfarev1.FanfareService_SubscribeServer) error {
 	u.mu.Lock()
-	for u.held {
+	for u.held != nil && u.held(r) {
 		changed := u.changed
 		u.mu.Unlock()
 		select {
@@ -118,7 +126,11 @@ func (u *upstream) Subscribe(r *fanfarev1.SubscribeRequest, s fanfarev1.FanfareS
 	for {
 		u.mu.Lock()
 		pending, over, end := c.pending, c.over, c.end
-		c.pending = nil
+		if c.lags {
+			pending, over = nil, false
+		} else {
+			c.pending = nil
+		}
 		u.mu.Unlock()
 		for _, response := range pending {
 			if err := s.Send(response); err != nil {
@@ -133,6 +145,16 @@ func (u *upstream) Subscribe(r *fanfarev1.SubscribeRequest, s fanfarev1.FanfareS
 		case <-s.Context().Done():
 			return s.Context().Err()
 		}
+	}
+}
+
+// lag has the calls that there are lag behind, or catch up.
+func (u *upstream) lag(lags bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for c := range u.calls {
+		c.lags = lags
+		c.signal()
 	}
 }
 
