@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -69,7 +70,7 @@ func newJWKS(ctx context.Context, url string, logger *slog.Logger) (*jwks, error
 		NoErrorReturnFirstHTTPReq: true,
 		RefreshInterval:           jwksRefresh,
 		RefreshErrorHandler: func(ctx context.Context, err error) {
-			logger.WarnContext(ctx, "the keys of the issuer of tokens cannot be fetched", "error", err)
+			logger.WarnContext(ctx, "the keys of the issuer of tokens cannot be fetched", "error", withoutSecrets(err))
 		},
 	})
 	if err != nil {
@@ -87,6 +88,21 @@ func newJWKS(ctx context.Context, url string, logger *slog.Logger) (*jwks, error
 		fetched: fetched, refreshing: refreshing, nowhere: rand.Text(),
 		turn: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Every(jwksPause), 1),
 	}, nil
+}
+
+// withoutSecrets is why a fetch failed, with the place of its URL alone: its user and its
+// query may hold a password.
+func withoutSecrets(err error) error {
+	var failed *url.Error
+	if !errors.As(err, &failed) {
+		return err
+	}
+	u, err := url.Parse(failed.URL)
+	if err != nil {
+		return errors.New("the URL of the keys cannot be parsed")
+	}
+	place := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
+	return &url.Error{Op: failed.Op, URL: place.String(), Err: failed.Err}
 }
 
 // keys returns the keys that may have signed a token; kid is empty if it names none. If

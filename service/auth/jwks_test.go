@@ -273,6 +273,25 @@ func TestIssuerThatIsAway(t *testing.T) {
 	}
 }
 
+// Symptom: a key for the API of the issuer stood in the log. Cause: net/http keeps
+// passwords alone out of its errors, and not what else a URL may hold.
+func TestLogHasNoSecretOfTheURLOfKeys(t *testing.T) {
+	i := startIssuer(t)
+	i.answer(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	place := strings.TrimPrefix(i.url, "http://")
+	var log bytes.Buffer
+	_, err := NewVerifier(t.Context(), Config{
+		JWKSURL: "http://hunter1:hunter2@" + place + "?api_key=hunter3&x=%68unter4",
+		Logger:  slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := log.String(); !strings.Contains(text, i.url) || !strings.Contains(text, "EOF") || strings.Contains(text, "unter") || strings.Contains(text, "api_key") {
+		t.Errorf("the log is %q", text)
+	}
+}
+
 // The keys of files count while the issuer is away, and beside its own.
 func TestKeysOfFilesBesideThoseOfAnIssuer(t *testing.T) {
 	i := startIssuer(t)
