@@ -31,7 +31,7 @@ func inLongForm() bool { return os.Getenv("FANFARE_LONG") != "" }
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(testRun(func() int { return pgtest.Run(m) }), goleak.Cleanup(func(code int) {
-		os.RemoveAll(binaryDir)
+		servicetest.RemoveProgram()
 		os.Exit(code)
 	}))
 }

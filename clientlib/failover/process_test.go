@@ -21,24 +21,6 @@ import (
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
 
-// binaryDir is where tests build the program. It is removed at their end.
-var binaryDir string
-
-// binary is the path of the program.
-var binary = sync.OnceValues(func() (string, error) {
-	var err error
-	if binaryDir, err = os.MkdirTemp("", "fanfare-binary-"); err != nil {
-		return "", err
-	}
-	path := filepath.Join(binaryDir, "fanfare")
-	build := exec.Command("go", "build", "-o", path, "../../cmd/fanfare")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
-
 // hubProcess is a hub in a process of its own.
 type hubProcess struct {
 	*servicetest.Process
@@ -49,11 +31,7 @@ type hubProcess struct {
 // is ready.
 func serveHub(t testing.TB, database, path string) *hubProcess {
 	t.Helper()
-	program, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command(program, "serve", "--store", database, "--grpc", "unix://"+path, "--http", "off",
+	command := exec.Command(servicetest.Program(t), "serve", "--store", database, "--grpc", "unix://"+path, "--http", "off",
 		"--drain-delay", "0", "--backlog", "1000000000", "--instance", "hub")
 	ownVariables := func(variable string) bool { return strings.HasPrefix(variable, "FANFARE_") }
 	command.Env = slices.DeleteFunc(os.Environ(), ownVariables)

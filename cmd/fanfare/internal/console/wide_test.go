@@ -97,11 +97,7 @@ func TestATokenIsAskedForAndKeptInTheTab(t *testing.T) {
 	s := serve(t, servicetest.Database{URL: "sqlite::memory:"}, "--jwt-secret-file", secret)
 	token := func(rights ...string) string {
 		t.Helper()
-		program, err := binary()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := exec.Command(program, append([]string{"token", "--jwt-secret-file", secret}, rights...)...).Output()
+		out, err := exec.Command(servicetest.Program(t), append([]string{"token", "--jwt-secret-file", secret}, rights...)...).Output()
 		if err != nil {
 			t.Fatal(err)
 		}

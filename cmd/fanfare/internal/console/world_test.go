@@ -3,11 +3,9 @@ package console_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,28 +25,11 @@ import (
 // patience bounds every wait for something that must happen.
 const patience = 60 * time.Second
 
-var binaryDir string
-
 func TestMain(m *testing.M) {
 	code := pgtest.Run(m)
-	os.RemoveAll(binaryDir)
+	servicetest.RemoveProgram()
 	os.Exit(code)
 }
-
-// binary is the path of the program.
-var binary = sync.OnceValues(func() (string, error) {
-	var err error
-	if binaryDir, err = os.MkdirTemp("", "fanfare-console-"); err != nil {
-		return "", err
-	}
-	path := filepath.Join(binaryDir, "fanfare")
-	build := exec.Command("go", "build", "-o", path, "../..")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
 
 // server is a fanfare serve in a process of its own.
 type server struct {
@@ -67,11 +48,7 @@ func serve(t testing.TB, db servicetest.Database, args ...string) *server {
 // serveAt serves HTTP at an address.
 func serveAt(t testing.TB, db servicetest.Database, http string, args ...string) *server {
 	t.Helper()
-	program, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command(program, append([]string{"serve", "--store", db.URL, "--grpc", "127.0.0.1:0", "--http", http, "--drain-delay", "0"}, args...)...)
+	command := exec.Command(servicetest.Program(t), append([]string{"serve", "--store", db.URL, "--grpc", "127.0.0.1:0", "--http", http, "--drain-delay", "0"}, args...)...)
 	command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "FANFARE_") })
 	process, err := servicetest.StartProcess(command)
 	if err != nil {
