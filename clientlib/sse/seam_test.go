@@ -81,7 +81,14 @@ func TestAPageDoesNotStandInForTheSubscription(t *testing.T) {
 		return !oldest && r.GetStart() != nil
 	}
 	u.holdThose(onlyPages)
-	e.open(one).until(`fanfare.reconnect {"reason":"UNAVAILABLE"`)
+	postponed := func(query string) {
+		t.Helper()
+		b := e.open(one + query)
+		if b.until(`fanfare.reconnect {"reason":"UNAVAILABLE"`); len(b.seen) != 1 || b.parser.blocks != 0 {
+			t.Errorf("%q was begun with the id %q, and told %q", query, b.id(), b.seen)
+		}
+	}
+	postponed("")
 	u.hold(false)
 	watching := e.open(one)
 	watching.until("caught_up")
@@ -89,7 +96,7 @@ func TestAPageDoesNotStandInForTheSubscription(t *testing.T) {
 	u.interrupt()
 	watching.until(`fanfare.status {"stream":{"channel":"orders","scope":"1"},"listening":false`)
 	for _, query := range []string{"", "?from=live", "?after=1-3"} {
-		e.open(one + query).until(`fanfare.reconnect {"reason":"UNAVAILABLE"`)
+		postponed(query)
 	}
 	u.hold(false)
 	b := e.open(one + "?after=1-3")
