@@ -38,6 +38,8 @@ const (
 	maxErrorBytes = 64 << 10
 	reasonLimit   = "LIMIT_REACHED"
 	reasonField   = "INVALID_FIELD"
+	// errorDomain is that of the server's own reasons.
+	errorDomain = "fanfare.dev"
 )
 
 // codesOf are the codes of what HTTP, or the transcoder, refuses without asking the
@@ -73,8 +75,12 @@ func refuse(w http.ResponseWriter, httpStatus int, message string) {
 func refuseSize(w http.ResponseWriter, limit int64) {
 	writeProblem(w, http.StatusRequestEntityTooLarge, Problem{
 		Code: connect.CodeInvalidArgument.String(), Reason: reasonField,
-		Message: fmt.Sprintf("the request must be at most %d bytes", limit),
+		Message: sizeMessage(limit),
 	})
+}
+
+func sizeMessage(limit int64) string {
+	return fmt.Sprintf("the request must be at most %d bytes, also when it is decompressed; nothing was sent to the server, and the same again would not be", limit)
 }
 
 // refuseForNow refuses what there is no room for at the moment.

@@ -2,33 +2,104 @@ package transcode
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"strings"
+	"sync/atomic"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/vanguard"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 )
+
+// maxWordsBytes bounds what is told of a request that cannot be read.
+const maxWordsBytes = 300
 
 // fault is what is wrong with a request. The transcoder finds that out before it hands the
 // request on or while that is read, and says no more than that there was an error.
 type fault struct {
 	// begun is true if the request was handed on and read.
 	begun bool
+	// unread is true if the transcoder does not read the message, but hands it on.
+	unread bool
+	// read is called when the request was handed on; nil: nothing is.
+	read func()
 }
 
 type faultKey struct{}
 
-// withFault returns a context in which the fault of a unary call is kept.
+// withFault returns a context in which the fault of a call with one request is kept.
 func withFault(ctx context.Context) (context.Context, *fault) {
 	f := new(fault)
 	return context.WithValue(ctx, faultKey{}, f), f
 }
 
-// faultOf is where the fault of a call is kept; nil for a stream.
+// faultOf is where the fault of a call is kept; nil for one whose requests go on.
 func faultOf(ctx context.Context) *fault {
 	f, _ := ctx.Value(faultKey{}).(*fault)
 	return f
+}
+
+// streamFault is why the requests of a stream are read no further. The transcoder has the
+// server's end of the call break then, and says no more.
+type streamFault struct{ status atomic.Pointer[status.Status] }
+
+type streamFaultKey struct{}
+
+func withStreamFault(ctx context.Context) (context.Context, *streamFault) {
+	f := new(streamFault)
+	return context.WithValue(ctx, streamFaultKey{}, f), f
+}
+
+// streamFaultOf is the fault of a stream; nil if there is none.
+func streamFaultOf(ctx context.Context) *status.Status {
+	if f, ok := ctx.Value(streamFaultKey{}).(*streamFault); ok {
+		return f.status.Load()
+	}
+	return nil
+}
+
+// set keeps the fault, and returns it as an error.
+func (f *streamFault) set(code codes.Code, reason, message string) error {
+	st := withReason(code, reason, message)
+	f.status.Store(st)
+	return st.Err()
+}
+
+// withReason is a status with a name of ErrorReason without its prefix, if not empty.
+func withReason(code codes.Code, reason, message string) *status.Status {
+	st := status.New(code, message)
+	if reason == "" {
+		return st
+	}
+	detailed, err := st.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain})
+	if err != nil {
+		return st
+	}
+	return detailed
+}
+
+// checkMessage reads a message of gRPC as the server of the method would.
+func checkMessage(urlPath string, body []byte) error {
+	name := protoreflect.FullName(strings.ReplaceAll(strings.Trim(urlPath, "/"), "/", "."))
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+	method, ok := found.(protoreflect.MethodDescriptor)
+	if err != nil || !ok {
+		return nil // the server says what it is
+	}
+	if len(body) < envelopeBytes || int64(len(body)-envelopeBytes) != int64(binary.BigEndian.Uint32(body[1:envelopeBytes])) {
+		return errors.New("there must be one message, of the length that stands before it")
+	}
+	requestType, err := protoregistry.GlobalTypes.FindMessageByName(method.Input().FullName())
+	if err != nil {
+		return nil
+	}
+	return proto.Unmarshal(body[envelopeBytes:], requestType.New().Interface())
 }
 
 // strictJSON is the transcoder's codec, whose errors say that the request is wrong, and
@@ -60,5 +131,10 @@ func requestMessage(err error) string {
 		return already.Message()
 	}
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
-	return "the request cannot be read: " + strings.TrimSpace(strings.TrimPrefix(text, "proto:"))
+	text = strings.TrimSpace(strings.TrimPrefix(text, "proto:"))
+	if len(text) > maxWordsBytes {
+		// It names the value, which may be of any size.
+		text = strings.ToValidUTF8(text[:maxWordsBytes], "") + "…"
+	}
+	return "the request cannot be read: " + text
 }

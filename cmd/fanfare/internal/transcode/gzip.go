@@ -1,11 +1,14 @@
 package transcode
 
 import (
+	"compress/flate"
 	"compress/gzip"
-	"fmt"
+	"errors"
 	"io"
+	"net/http"
 
 	"connectrpc.com/connect"
+	"google.golang.org/grpc/codes"
 )
 
 func newCompressor() connect.Compressor { return gzip.NewWriter(io.Discard) }
@@ -32,7 +35,43 @@ func (b *boundedGzip) Read(p []byte) (int, error) {
 	// One byte more tells whether there is one.
 	n, err := b.Reader.Read(p[:min(int64(len(p)), b.left+1)])
 	if b.left -= int64(n); b.left < 0 {
-		return 0, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("the request is larger than %d bytes when it is decompressed", b.limit))
+		return 0, connectError(withReason(codes.InvalidArgument, reasonField, sizeMessage(b.limit)))
 	}
 	return n, err
+}
+
+var errNotGzip = errors.New("the request is not compressed with gzip")
+
+// gunzipped is the body of a request, decompressed as it is read, up to a number of bytes.
+type gunzipped struct {
+	io.ReadCloser
+	limit  int64
+	reader *boundedGzip
+}
+
+// Read implements io.Reader.
+func (g *gunzipped) Read(p []byte) (int, error) {
+	if g.reader == nil {
+		g.reader = &boundedGzip{limit: g.limit}
+		if err := g.reader.Reset(g.ReadCloser); err != nil {
+			return 0, gzipError(err)
+		}
+	}
+	n, err := g.reader.Read(p)
+	switch {
+	case g.reader.left < 0:
+		return 0, &http.MaxBytesError{Limit: g.limit}
+	case err == nil || errors.Is(err, io.EOF):
+		return n, err
+	}
+	return n, gzipError(err)
+}
+
+// gzipError tells what is no gzip from what did not come.
+func gzipError(err error) error {
+	var corrupt flate.CorruptInputError
+	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt) {
+		return errNotGzip
+	}
+	return err
 }

@@ -1,59 +1,89 @@
 package transcode
 
 import (
-	"errors"
+	"bytes"
+	"context"
+	"io"
 	"net/http"
 	"time"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
-// serveStream serves a call whose answer goes on until one of both ends it. No time
-// bounds the whole; each write has its own.
+// serveStream serves a call whose answer goes on until one of both ends it. It has its
+// place before its request is read. No time bounds the whole; each write has its own, and
+// each message that is read.
 func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request) {
-	control := http.NewResponseController(w)
-	if r.URL.Path != fanfarev1.FanfareService_Subscribe_FullMethodName {
-		// Requests go on, too. That of Subscribe is one, which has to come in time.
-		_ = control.SetReadDeadline(time.Time{})
-	}
-	stream := &streamWriter{ResponseWriter: w, control: control, timeout: h.config.WriteTimeout}
 	if h.config.Begin != nil {
-		stream.begin = func() (func(), bool) { return h.config.Begin(r) }
+		end, ok := h.config.Begin(r)
+		if !ok {
+			refuseForNow(w, "the server has as many streams over HTTP as it may; try another replica, or this one later")
+			return
+		}
+		defer end()
 	}
+	held := &budget{all: h.bodies, patience: h.placeTimeout}
+	defer held.giveBack()
+	stream := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w), timeout: h.config.WriteTimeout}
 	defer stream.close()
+	switch r.URL.Path {
+	case fanfarev1.FanfareService_Subscribe_FullMethodName, grpc_health_v1.Health_Watch_FullMethodName:
+		h.serveOneRequest(stream, r, held)
+	default:
+		h.serveMessages(stream, r, held)
+	}
+}
+
+// serveOneRequest serves a call whose request is one message, which is read to its end, as
+// that of a unary call is.
+func (h *Handler) serveOneRequest(stream *streamWriter, r *http.Request, held *budget) {
+	reading, cancel := context.WithTimeout(r.Context(), h.config.UnaryTimeout)
+	body, err := h.readBody(reading, held, stream, r)
+	cancel()
+	if err != nil {
+		h.refuseBody(stream, err)
+		return
+	}
+	ctx, f := withFault(r.Context())
+	f.unread, f.read = !isJSON(r), held.giveBack
+	r = r.WithContext(ctx)
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	h.rpc.ServeHTTP(stream, r)
 }
 
-// streamWriter gives each write its time, and asks for a place when the answer
-// begins.
+// serveMessages serves a call whose requests go on, too.
+func (h *Handler) serveMessages(stream *streamWriter, r *http.Request, held *budget) {
+	_ = stream.control.SetReadDeadline(time.Time{}) // the server's own bounds the whole
+	ctx, f := withStreamFault(r.Context())
+	r = r.WithContext(ctx)
+	limit := h.maxBodyBytes
+	if r.URL.Path == fanfarev1.FanfareService_Session_FullMethodName {
+		limit = maxSessionBytes
+	}
+	r.Body = &messages{
+		ReadCloser: r.Body, held: held, take: func(bytes int64) error { return held.take(ctx, bytes) }, limit: limit, fault: f,
+		deadline: stream.control.SetReadDeadline, timeout: h.config.UnaryTimeout,
+	}
+	h.rpc.ServeHTTP(stream, r)
+}
+
+// streamWriter gives each write its time.
 type streamWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
-	// begin is nil if there is nothing to ask, or it was asked; end gives the place
-	// back.
-	begin func() (end func(), ok bool)
-	end   func()
-	// refused is true if there was no place.
-	refused bool
 }
-
-var errNoPlace = errors.New("there is no place for another stream")
 
 // WriteHeader implements http.ResponseWriter.
 func (s *streamWriter) WriteHeader(status int) {
-	if !s.ask() {
-		return
-	}
 	s.extend()
 	s.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
 func (s *streamWriter) Write(p []byte) (int, error) {
-	if !s.ask() {
-		return 0, errNoPlace
-	}
 	s.extend()
 	return s.ResponseWriter.Write(p)
 }
@@ -63,9 +93,6 @@ func (s *streamWriter) Flush() { _ = s.FlushError() }
 
 // FlushError is what http.ResponseController flushes with.
 func (s *streamWriter) FlushError() error {
-	if !s.ask() {
-		return errNoPlace
-	}
 	s.extend()
 	return s.control.Flush()
 }
@@ -75,24 +102,5 @@ func (s *streamWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 func (s *streamWriter) extend() { _ = s.control.SetWriteDeadline(time.Now().Add(s.timeout)) }
 
-func (s *streamWriter) close() {
-	if s.end != nil {
-		s.end()
-	}
-	// What follows on the connection, an end without a body included, has its time.
-	s.extend()
-}
-
-// ask takes the stream's place, once.
-func (s *streamWriter) ask() bool {
-	if s.begin != nil {
-		var ok bool
-		s.end, ok = s.begin()
-		s.begin = nil
-		if s.refused = !ok; s.refused {
-			clear(s.Header())
-			refuseForNow(s.ResponseWriter, "the server has as many streams over HTTP as it may; try another replica, or this one later")
-		}
-	}
-	return !s.refused
-}
+// close has what follows on the connection, an end without a body included, have its time.
+func (s *streamWriter) close() { s.extend() }

@@ -32,8 +32,10 @@ const (
 	// maxBodiesBytes bounds what is held of requests that are being read.
 	maxBodiesBytes = 128 << 20
 	// maxOpenBytes bounds requests to the health service, which anybody may send: the
-	// name of a service.
+	// name of a service; and those of a subscription: names and a position.
 	maxOpenBytes = 64 << 10
+	// maxSessionBytes bounds a request of a Session: names, or a token.
+	maxSessionBytes = 256 << 10
 	// framingBytes is more than names, types and headers of a batch at its limits add.
 	framingBytes = 2 << 20
 	// maxResponseBytes is above what a server answers at most: a page of 1 MiB, or one
@@ -52,7 +54,8 @@ type Config struct {
 	Rules []byte
 	// MaxFrameBytes is the largest payload that the server takes. 0: 1 MiB.
 	MaxFrameBytes int
-	// UnaryTimeout bounds a unary call, whatever time its client gives it: from the
+	// UnaryTimeout bounds each message of a streaming call's request, from its first byte,
+	// and a unary call, whatever time its client gives it: from the
 	// request's header on the reading of the request, the wait for a place and the
 	// server's answer. It must be below the http.Server's WriteTimeout, which runs from
 	// the header, too, by what it takes to write an answer. 0: 25 s.
@@ -66,8 +69,8 @@ type Config struct {
 	// the server alone decides, and whoever reaches the Handler can fill the memory for
 	// requests.
 	Authorize func(*http.Request) error
-	// Begin is called when a streaming answer begins, and what it returns when that
-	// has ended. False refuses it. Nil: any number.
+	// Begin is called before the request of a streaming call is read, and what it returns
+	// when the call has ended. False refuses it. Nil: any number.
 	Begin func(*http.Request) (end func(), ok bool)
 	// Logger gets what must not reach clients. Nil: slog.Default.
 	Logger *slog.Logger
@@ -92,7 +95,7 @@ type Handler struct {
 	calls        *semaphore.Weighted
 	placeTimeout time.Duration
 	bodies       *semaphore.Weighted
-	// maxBodyBytes bounds a request.
+	// maxBodyBytes bounds a request, and a message of a stream that publishes.
 	maxBodyBytes int64
 }
 
@@ -255,6 +258,18 @@ func (h *Handler) serveREST(w http.ResponseWriter, r *http.Request) {
 func isRPCType(media string) bool {
 	return media == "application/json" || media == "application/proto" ||
 		strings.HasPrefix(media, "application/connect+") || strings.HasPrefix(media, "application/grpc")
+}
+
+// isEnveloped reports whether each message of the request has its length before it.
+func isEnveloped(r *http.Request) bool {
+	media := r.Header.Get("Content-Type")
+	return strings.HasPrefix(media, "application/connect+") || strings.HasPrefix(media, "application/grpc")
+}
+
+// isJSON reports whether the transcoder reads the messages of the request.
+func isJSON(r *http.Request) bool {
+	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return media == "" || media == "application/json" || strings.HasSuffix(media, "+json")
 }
 
 // isStreaming reports whether the path is that of a call with many messages.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -41,25 +42,36 @@ func (h *Handler) serveUnary(w http.ResponseWriter, r *http.Request, next http.H
 		return
 	}
 	defer h.calls.Release(1)
-	ctx, _ = withFault(ctx)
+	ctx, f := withFault(ctx)
+	f.unread = !isJSON(r)
 	r = r.WithContext(ctx)
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	next.ServeHTTP(w, r)
 }
 
-// readBody reads a request until the deadline of ctx.
+// readBody reads a request until the deadline of ctx, and decompresses it.
 func (h *Handler) readBody(ctx context.Context, read *budget, w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	control := http.NewResponseController(w)
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = control.SetReadDeadline(deadline) // the server's own is later
 	}
 	limit := h.maxBodyBytes
-	if isOpen(r.URL.Path) {
+	if isOpen(r.URL.Path) || isStreaming(r.URL.Path) {
 		limit = maxOpenBytes
 	}
-	body, err := read.body(ctx, w, r, limit)
+	in := http.MaxBytesReader(w, r.Body, limit)
+	if r.Header.Get("Content-Encoding") == "gzip" && !isEnveloped(r) {
+		in = &gunzipped{ReadCloser: in, limit: limit}
+		r.Header.Del("Content-Encoding")
+	}
+	body, err := read.body(ctx, in)
 	if err != nil {
 		return nil, err
+	}
+	if isEnveloped(r) && len(body) > envelopeBytes && body[0]&compressed != 0 {
+		if err := read.take(ctx, 3*min(int64(len(body))*maxInflation, limit)); err != nil {
+			return nil, err
+		}
 	}
 	// The connection is read on, to see whether the client goes.
 	_ = control.SetReadDeadline(time.Time{})
@@ -75,6 +87,8 @@ func (h *Handler) refuseBody(w http.ResponseWriter, err error) {
 		refuseForNow(w, "the server reads as many requests over HTTP as it may; try again")
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		refuse(w, http.StatusRequestTimeout, "the request did not come in time; nothing was sent to the server")
+	case errors.Is(err, errNotGzip):
+		refuse(w, http.StatusBadRequest, "the request cannot be decompressed")
 	default:
 		// Whoever sent it has gone, most likely.
 		refuse(w, http.StatusBadRequest, "the request did not come to its end")
@@ -87,12 +101,14 @@ var errTooManyBodies = errors.New("too many requests are being read")
 type budget struct {
 	all      *semaphore.Weighted
 	patience time.Duration
-	taken    int64
+
+	mu    sync.Mutex // guards what follows: the body of a stream is read beside its call
+	taken int64
+	over  bool
 }
 
-// body reads a request of at most limit bytes, as far as there is memory for it.
-func (b *budget) body(ctx context.Context, w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	in := http.MaxBytesReader(w, r.Body, limit)
+// body reads a request, as far as there is memory for it.
+func (b *budget) body(ctx context.Context, in io.Reader) ([]byte, error) {
 	var body bytes.Buffer
 	for {
 		// The buffer doubles, and holds both while it does.
@@ -113,8 +129,11 @@ func (b *budget) body(ctx context.Context, w http.ResponseWriter, r *http.Reques
 }
 
 // take has the request hold so many bytes, or more. It waits for others to give some back.
+// Only one may take at a time.
 func (b *budget) take(ctx context.Context, bytes int64) error {
+	b.mu.Lock()
 	more := bytes - b.taken
+	b.mu.Unlock()
 	if more <= 0 {
 		return nil
 	}
@@ -123,8 +142,30 @@ func (b *budget) take(ctx context.Context, bytes int64) error {
 	if b.all.Acquire(ctx, more) != nil {
 		return errTooManyBodies
 	}
-	b.taken = bytes
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		b.all.Release(more)
+		return errTooManyBodies
+	}
+	b.taken += more
 	return nil
 }
 
-func (b *budget) giveBack() { b.all.Release(b.taken) }
+// shrink gives back what is taken above so many bytes.
+func (b *budget) shrink(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if more := b.taken - bytes; more > 0 {
+		b.all.Release(more)
+		b.taken = bytes
+	}
+}
+
+// giveBack gives back what is taken. Nothing more can be taken.
+func (b *budget) giveBack() {
+	b.mu.Lock()
+	b.over = true
+	b.mu.Unlock()
+	b.shrink(0)
+}

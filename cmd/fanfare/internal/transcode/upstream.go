@@ -3,6 +3,7 @@ package transcode
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"io"
 	"log/slog"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -74,11 +77,16 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			// A request has a length at least. Its error was told already.
 			err = errors.New("there is no request")
 		}
+		if err == nil && f.unread {
+			err = checkMessage(r.URL.Path, body)
+		}
 		if err != nil {
-			endWith(w, codes.InvalidArgument, requestMessage(err))
+			endWith(w, withReason(codes.InvalidArgument, reasonField, requestMessage(err)))
 			return
 		}
-		f.begun = true
+		if f.begun = true; f.read != nil {
+			f.read()
+		}
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
 	u.proxy.ServeHTTP(w, r)
@@ -113,27 +121,38 @@ func rewrite(r *httputil.ProxyRequest) {
 
 // unreachable answers a call that no server has answered, as gRPC does.
 func (u *upstream) unreachable(w http.ResponseWriter, r *http.Request, err error) {
-	code, message := u.statusOf(r.Context(), err)
-	endWith(w, code, message)
+	endWith(w, u.statusOf(r.Context(), err))
 }
 
 // endWith is an answer of gRPC that is nothing but an error.
-func endWith(w http.ResponseWriter, code codes.Code, message string) {
+func endWith(w http.ResponseWriter, st *status.Status) {
 	w.Header().Set("Content-Type", "application/grpc")
-	w.Header().Set("Grpc-Status", strconv.Itoa(int(code)))
-	w.Header().Set("Grpc-Message", url.PathEscape(message))
+	setStatus(w.Header(), st)
 	w.WriteHeader(http.StatusOK)
 }
 
-func (u *upstream) statusOf(ctx context.Context, err error) (codes.Code, string) {
+func setStatus(header http.Header, st *status.Status) {
+	header.Set("Grpc-Status", strconv.Itoa(int(st.Code())))
+	header.Set("Grpc-Message", url.PathEscape(st.Message()))
+	if len(st.Proto().GetDetails()) > 0 {
+		if details, err := proto.Marshal(st.Proto()); err == nil {
+			header.Set("Grpc-Status-Details-Bin", base64.RawStdEncoding.EncodeToString(details))
+		}
+	}
+}
+
+func (u *upstream) statusOf(ctx context.Context, err error) *status.Status {
+	if st := streamFaultOf(ctx); st != nil {
+		return st
+	}
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return codes.DeadlineExceeded, "the call's deadline has passed"
+		return status.New(codes.DeadlineExceeded, "the call's deadline has passed")
 	case ctx.Err() != nil:
-		return codes.Canceled, "the call was cancelled"
+		return status.New(codes.Canceled, "the call was cancelled")
 	}
 	u.logger.Debug("a call over HTTP was not answered", "error", err)
-	return codes.Unavailable, "the server cannot be reached, or the connection to it was lost"
+	return status.New(codes.Unavailable, "the server cannot be reached, or the connection to it was lost")
 }
 
 // endInOrder has an answer that breaks off end with a status. The proxy would break
@@ -154,11 +173,8 @@ func (a *answer) Read(p []byte) (int, error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		return n, err
 	}
-	code, message := a.upstream.statusOf(a.response.Request.Context(), err)
-	a.response.Trailer = http.Header{
-		"Grpc-Status":  {strconv.Itoa(int(code))},
-		"Grpc-Message": {message},
-	}
+	a.response.Trailer = http.Header{}
+	setStatus(a.response.Trailer, a.upstream.statusOf(a.response.Request.Context(), err))
 	return n, io.EOF
 }
 
