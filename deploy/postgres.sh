@@ -124,7 +124,11 @@ run_with_server() {
 await_server() {
 	local _
 	for _ in $(seq 300); do
-		kill -0 "$server" 2>/dev/null || fail "PostgreSQL did not start: $(tail -n 3 "$place/postgres.log")"
+		if ! kill -0 "$server" 2>/dev/null; then
+			! grep -q 'could not bind.*Address already in use' "$place/postgres.log" ||
+				fail "port $port is in use; set POSTGRES_PORT to another one"
+			fail "PostgreSQL did not start: $(cat "$place/postgres.log")"
+		fi
 		if grep -q '^ready' "$place/data/postmaster.pid" 2>/dev/null; then
 			return
 		fi
