@@ -25,12 +25,15 @@ const (
 // room is taken before it sees the length. Whoever has begun a message must end it in time.
 type messages struct {
 	io.ReadCloser
-	held     *budget
-	take     func(bytes int64) error // of held, until the call ends
-	limit    int64
-	fault    *streamFault
-	deadline func(time.Time) error
-	timeout  time.Duration
+	held  *budget
+	take  func(bytes int64) error // of held, until the call ends
+	limit int64
+	// decodes is true if the transcoder reads each message, and does not hand it on as it
+	// comes; packed, if it does so with the one that is being read, to decompress it.
+	decodes, packed bool
+	fault           *streamFault
+	deadline        func(time.Time) error
+	timeout         time.Duration
 
 	envelope [envelopeBytes]byte
 	// got is how much of the envelope has been read, given how much has been handed on.
@@ -64,7 +67,11 @@ func (m *messages) Read(p []byte) (int, error) {
 // next has a message been handed on. What the transcoder keeps of it until the next one,
 // decoded and encoded, stays taken.
 func (m *messages) next() {
-	m.held.shrink(2 * m.size)
+	var kept int64
+	if m.decodes || m.packed {
+		kept = 2 * m.size
+	}
+	m.held.shrink(kept)
 	m.got, m.given = 0, 0
 }
 
@@ -89,12 +96,14 @@ func (m *messages) begin() error {
 	if m.left = m.size; m.size > m.limit {
 		return m.fault.set(codes.InvalidArgument, reasonField, fmt.Sprintf("a message must be at most %d bytes; nothing of it was sent to the server, and the same again would not be", m.limit))
 	}
-	size := m.size
-	if m.envelope[0]&compressed != 0 {
-		size = min(size*maxInflation, m.limit)
+	room := m.size
+	if m.packed = m.envelope[0]&compressed != 0; m.packed {
+		room = min(room*maxInflation, m.limit)
 	}
-	// As it came, decoded, and encoded again.
-	if err := m.take(3 * size); err != nil {
+	if m.decodes || m.packed {
+		room *= 3 // as it came, decoded, and encoded again
+	}
+	if err := m.take(room); err != nil {
 		return m.fault.set(codes.Unavailable, reasonLimit, "the server reads as many requests over HTTP as it may; this message was not sent to the server; try again")
 	}
 	if m.size == 0 {

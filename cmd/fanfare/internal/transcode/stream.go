@@ -63,7 +63,7 @@ func (h *Handler) serveMessages(stream *streamWriter, r *http.Request, held *bud
 		limit = maxSessionBytes
 	}
 	r.Body = &messages{
-		ReadCloser: r.Body, held: held, take: func(bytes int64) error { return held.take(ctx, bytes) }, limit: limit, fault: f,
+		ReadCloser: r.Body, held: held, take: func(bytes int64) error { return held.take(ctx, bytes) }, limit: limit, decodes: isJSON(r), fault: f,
 		deadline: stream.control.SetReadDeadline, timeout: h.config.UnaryTimeout,
 	}
 	h.rpc.ServeHTTP(stream, r)

@@ -3,12 +3,10 @@ package transcode
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -81,9 +78,9 @@ type streamed struct {
 // stream begins a call, on a connection of its own. Its answer comes when it has ended.
 func (w *world) stream(t *testing.T, ctx context.Context, method string, body io.Reader) <-chan streamed {
 	t.Helper()
-	conn := &http2.Transport{AllowHTTP: true, DialTLSContext: func(context.Context, string, string, *tls.Config) (net.Conn, error) {
-		return net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
-	}}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	conn := &http.Transport{Protocols: &protocols}
 	t.Cleanup(conn.CloseIdleConnections)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+method, body)
 	if err != nil {

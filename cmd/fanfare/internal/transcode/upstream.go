@@ -115,7 +115,9 @@ func rewrite(r *httputil.ProxyRequest) {
 	}
 	r.Out.Header.Set("Te", "trailers")
 	if deadline, ok := r.In.Context().Deadline(); ok && r.Out.Header.Get("Grpc-Timeout") == "" {
-		r.Out.Header.Set("Grpc-Timeout", strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10)+"m")
+		// Not before the deadline: the server resets the call then, which here would be
+		// taken for a lost connection.
+		r.Out.Header.Set("Grpc-Timeout", strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 0)+1, 10)+"m")
 	}
 }
 
