@@ -62,8 +62,7 @@ func replicaOf(page *browsertest.Page) string {
 	return name
 }
 
-// Everything runs as it does for make chat: three replicas, two servers and nginx. Two
-// browsers are used by all: starting one takes seconds.
+// Everything runs as it does for make chat: three replicas, two servers and nginx.
 func TestChatInBrowsers(t *testing.T) {
 	s := startDemo(t)
 	one, other := browsertest.Start(t), browsertest.Start(t)
@@ -74,6 +73,7 @@ func TestChatInBrowsers(t *testing.T) {
 	s.anEventSourceAloneOutlivesItsReplica(t, one)
 	s.aHiddenPageCatchesUp(t, other)
 	s.aQuietPageStays(t, one)
+	s.aPageWaitsForAReplica(t, other)
 }
 
 func (s *site) messagesAndTypingCrossReplicas(t *testing.T, one, other *browsertest.Browser) {
@@ -243,6 +243,32 @@ func (s *site) aHiddenPageCatchesUp(t *testing.T, b *browsertest.Browser) {
 	page.Wait("it says that it went on elsewhere", notes+`.some((n) => n.includes("is gone. This page goes on at replica"))`, notes)
 	if now := replicaOf(page); now == serving || now == "" {
 		t.Errorf("the page says that replica %q serves it", now)
+	}
+}
+
+// Symptom: with all replicas killed a page wrote, time and again, that it went on and missed
+// nothing. Cause: it took an open connection for that, and nginx opens one in order to say
+// when to come again.
+func (s *site) aPageWaitsForAReplica(t *testing.T, b *browsertest.Browser) {
+	t.Helper()
+	page := s.open(t, b, "lobby", "Ann")
+	defer page.Close()
+	// EventSource tells of each connection that it opens; so does the page's own.
+	page.Run(`
+		window.opened = 0;
+		new EventSource("/window/alone/v1/streams?channel=chat%2Fmessages&scope=lobby&from=live").addEventListener("open", () => opened++)`)
+	page.Wait("another EventSource is connected", "opened === 1")
+	for name := range s.replicas(t) {
+		if status, answer := request(t, http.MethodPost, s.url+"/demo/replicas/"+name+"/kill", ""); status != http.StatusNoContent {
+			t.Fatalf("killing replica %s is answered %d %s", name, status, answer)
+		}
+	}
+	page.Wait("nginx has opened connections for nothing", "opened >= 4", "opened")
+	if got := browsertest.Eval[[]string](page, notes); len(got) != 0 {
+		t.Errorf("while no replica runs the page says %q", got)
+	}
+	if browsertest.Eval[bool](page, live) {
+		t.Errorf("while no replica runs the page says %q", page.Text("#status"))
 	}
 }
 

@@ -150,7 +150,7 @@ func (d *demo) run(ctx context.Context) error {
 			}
 		}
 		for _, p := range d.replicas {
-			fmt.Fprintf(d.out, "replica %s has process id %d\n", p.name, p.pid())
+			d.tellProcess(p)
 		}
 		fmt.Fprintf(d.out, "chat on http://%s/ (Ctrl-C ends everything)\n", d.site)
 		return nil
@@ -164,8 +164,8 @@ func (d *demo) run(ctx context.Context) error {
 
 // keep runs a part, a replica again and again.
 func (d *demo) keep(ctx context.Context, p *part) error {
-	for {
-		err := p.run(ctx)
+	for run := p.run; ; run = d.runAgain(p) {
+		err := run(ctx)
 		if err == nil || !d.isReplica(p) {
 			return err
 		}
@@ -175,6 +175,29 @@ func (d *demo) keep(ctx context.Context, p *part) error {
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// runAgain runs a replica as run does, and tells its process id once it is ready.
+func (d *demo) runAgain(p *part) func(context.Context) error {
+	return func(ctx context.Context) error {
+		life, end := context.WithCancel(ctx)
+		var telling sync.WaitGroup
+		telling.Go(func() {
+			if p.awaitReady(life) == nil {
+				d.tellProcess(p)
+			}
+		})
+		err := p.run(ctx)
+		end()
+		telling.Wait()
+		return err
+	}
+}
+
+func (d *demo) tellProcess(p *part) {
+	if pid := p.pid(); pid != 0 {
+		fmt.Fprintf(d.out, "replica %s has process id %d\n", p.name, pid)
 	}
 }
 

@@ -160,6 +160,8 @@ func TestDemoRestartsReplicasAndEndsEverything(t *testing.T) {
 	if pids[1] != first["A"] || pids[3] != first["C"] {
 		t.Errorf("the replicas were %v, and are %v", first, s.replicas(t))
 	}
+	told := fmt.Sprintf("replica B has process id %d\n", pids[2])
+	s.await("the new process id is told", func() bool { return strings.Contains(s.process.Log(), told) })
 	if err := s.end(); err != nil {
 		t.Errorf("after Ctrl-C: %v", err)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	"github.com/fanfare-io/fanfare/clientlib"
+	"github.com/fanfare-io/fanfare/clientlib/browser/browsertest"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
@@ -28,7 +29,7 @@ import (
 const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
-	code := pgtest.Run(m)
+	code := browsertest.Run(run(func() int { return pgtest.Run(m) }))
 	if programsDir != "" {
 		os.RemoveAll(programsDir)
 	}
@@ -38,6 +39,11 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
+
+// run is what browsertest wants of a testing.M.
+type run func() int
+
+func (r run) Run() int { return r() }
 
 // newChat sets up the chat where a replica has created Fanfare's schema.
 func newChat(t *testing.T) (*pgxpool.Pool, *servicetest.Replica) {

@@ -340,7 +340,8 @@ textField.addEventListener('keydown', (event) => {
 // the path that they subscribe at.
 const windowId = crypto.randomUUID().slice(0, 8);
 let replica;
-let awaySince;
+// When the page lost its connection, and to which replica, until it has caught up again.
+let away;
 
 function replicaNow() {
   const cookie = `chat_replica_${windowId}`;
@@ -356,30 +357,33 @@ function setStatus(state, text) {
   byId('status-text').textContent = text;
 }
 
-function connected() {
-  const before = replica;
+// That a connection is open says little: while no replica runs, nginx opens each, says
+// when to come again, and ends it. Once everything stored before has come, it is true.
+function caughtUp({ stream }) {
+  if (stream.scope !== room) {
+    return;
+  }
   replica = replicaNow();
   setStatus('live', replica ? `live from replica ${replica}` : 'live');
-  if (awaySince !== undefined) {
-    const seconds = ((performance.now() - awaySince) / 1000).toFixed(1);
-    const what = replica && before !== replica
-      ? `Replica ${before} is gone. This page goes on at replica ${replica}`
+  if (away) {
+    const seconds = ((performance.now() - away.since) / 1000).toFixed(1);
+    const what = replica && away.from !== replica
+      ? `Replica ${away.from} is gone. This page goes on at replica ${replica}`
       : 'The connection was lost. This page goes on';
     note(`${what} after ${seconds} s, and no message is missing.`);
-    awaySince = undefined;
+    away = undefined;
   }
   showReplicas();
+  // Whoever lost the connection may have missed who came and went.
+  tell('arrived');
 }
 
 function showStatus({ state, error }) {
   switch (state) {
     case 'open':
-      connected();
-      // Whoever lost the connection may have missed who came and went.
-      tell('arrived');
-      break;
+      break; // caughtUp
     case 'paused':
-      awaySince = undefined;
+      away = undefined;
       setStatus('waiting', 'paused');
       break;
     case 'ended':
@@ -387,9 +391,9 @@ function showStatus({ state, error }) {
       break;
     default:
       if (state === 'waiting' && byId('status').dataset.state === 'live') {
-        awaySince = performance.now();
+        away ??= { since: performance.now(), from: replica };
       }
-      setStatus('waiting', awaySince !== undefined && replica ? `replica ${replica} is gone, trying another` : 'connecting');
+      setStatus('waiting', away && replica ? `replica ${replica} is gone, trying another` : 'connecting');
   }
 }
 
@@ -457,6 +461,7 @@ function take(frame) {
 function takeGap({ stream, reason }) {
   // Who is typing is told again; of messages nothing is missing.
   if (reason !== 'EPHEMERAL_MAYBE_MISSED' && stream.scope === room) {
+    away = undefined; // what it would tell is not so
     refill();
   }
 }
@@ -471,6 +476,7 @@ subscribe({ streams: names.map((scope) => ({ channel, scope })) }, {
   after: after.join(','),
   onframe: take,
   ongap: takeGap,
+  oncaughtup: caughtUp,
   onstatus: showStatus,
   // A page that nobody looks at for so long catches up when it is shown.
   pauseWhenHidden: 5 * 60_000,
