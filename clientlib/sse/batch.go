@@ -6,8 +6,10 @@ import (
 	"github.com/fanfare-io/fanfare/clientlib"
 )
 
-// batchBytes is after how many bytes a batch is written; one event is always taken. It is
-// what a connection that is stuck holds.
+// batchBytes is after how many bytes a batch is written; one event is always taken. A
+// connection that is stuck holds as much, and one event more that may be large: of a page,
+// for all of which together there is a bound ([Config.MaxReplayBytes]), or of a ring, which
+// may drop it meanwhile: of those there are no more than come within the write timeout.
 const batchBytes = 16 << 10
 
 // outKind is how an event is sent.
@@ -41,14 +43,26 @@ type batch struct {
 	bytes int
 	// text is what is written of it.
 	text []byte
+	// spent are pages whose last events are in it.
+	spent []*page
 }
 
 var batches = sync.Pool{New: func() any { return &batch{} }}
 
-// release gives back what only busy connections need.
-func (b *batch) release() {
+// reset makes it empty, after it was written.
+func (b *batch) reset() {
 	clear(b.outs)
 	b.outs, b.bytes = b.outs[:0], 0
+	for _, p := range b.spent {
+		p.release()
+	}
+	clear(b.spent)
+	b.spent = b.spent[:0]
+}
+
+// release gives back what only busy connections need.
+func (b *batch) release() {
+	b.reset()
 	if cap(b.text) > 2*batchBytes {
 		b.text = nil
 	}

@@ -21,6 +21,7 @@ const (
 	defaultRelayBytes       = 1 << 20
 	defaultMaxRelayBytes    = 256 << 20
 	defaultMaxReplays       = 32
+	defaultMaxReplayBytes   = 256 << 20
 )
 
 // Config says how a [Handler] serves. What is zero or negative has the default.
@@ -40,8 +41,11 @@ type Config struct {
 	// Heartbeat is after how long of silence a comment and the id are sent. Default:
 	// 15 s.
 	Heartbeat time.Duration
-	// WriteTimeout is how long a browser may take nothing of what is written to it,
-	// before its connection is broken. Default: 30 s.
+	// WriteTimeout is how long a browser may need for 16 KiB of what is written to it (with
+	// the default about 550 bytes/s), or for less if there is no more, before its
+	// connection is broken. A frame of any size passes at that rate. What the system
+	// buffers counts as taken, and it takes more only when a good part of its buffer is
+	// free: where that is large, a browser must be faster. Default: 30 s.
 	WriteTimeout time.Duration
 	// SubscribeTimeout is how long a request waits to be subscribed, before it is
 	// answered that it should come back. Default: 10 s.
@@ -70,6 +74,12 @@ type Config struct {
 	// MaxReplays is how many pages are read at a time for browsers that are behind what
 	// is kept; others wait. Default: 32.
 	MaxReplays int
+	// MaxReplayBytes is how much is held of such pages, from when they are read until they
+	// are written to all who need them, but for those that are being read. While there is
+	// more, no page is read, and of the browsers that have taken less than 16 KiB of theirs
+	// for a second, the one whose write has lasted longest is ended, for one that waits.
+	// Default: 256 MiB.
+	MaxReplayBytes int
 	// Logger is told of trouble, of each kind once a second at most and how often it was
 	// left out meanwhile, and never of URLs or headers, which have credentials. Nil:
 	// nobody is.
@@ -106,6 +116,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.RelayBytes, defaultRelayBytes)
 	setDefault(&c.MaxRelayBytes, defaultMaxRelayBytes)
 	setDefault(&c.MaxReplays, defaultMaxReplays)
+	setDefault(&c.MaxReplayBytes, defaultMaxReplayBytes)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -7,13 +7,16 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/fanfare-io/fanfare/clientlib"
 )
 
-// writeBytes is how much a browser must take within the write timeout at least.
-const writeBytes = 64 << 10
+// writeBytes is how much a browser must take within the write timeout at least. Parts of
+// a batch that are smaller would cost a system call each.
+const writeBytes = 16 << 10
 
 // closeTimeout is how long Close waits for browsers that take nothing.
 const closeTimeout = time.Second
@@ -44,6 +47,11 @@ type conn struct {
 	wrote     time.Time
 	timer     *time.Timer
 	turn      int
+	// replays is true if pages are held, or may come to be, during the write.
+	replays bool
+	// stuckSince is when the write that is under way began, in Unix nanoseconds, if replays;
+	// 0 otherwise. Others read it to find who is stuck with a page.
+	stuckSince atomic.Int64
 }
 
 func (h *Handler) newConn(w http.ResponseWriter, r *http.Request, a asked, g Grant) *conn {
@@ -233,6 +241,8 @@ func (c *conn) round(ctx context.Context) bool {
 			if !c.writeBatch(b) {
 				return false
 			}
+			c.replays = false
+			c.stuckSince.Store(0)
 		case err != nil:
 			return c.end(reasonOf(err))
 		case over:
@@ -245,8 +255,7 @@ func (c *conn) round(ctx context.Context) bool {
 
 // collect fills a batch, from another stream first each time.
 func (c *conn) collect(b *batch) (over bool, err error) {
-	clear(b.outs)
-	b.outs, b.bytes = b.outs[:0], 0
+	b.reset()
 	over = true
 	c.turn++
 	for i := range c.cursors {
@@ -295,6 +304,7 @@ func (c *conn) end(reason string) bool {
 
 // writeBatch writes events with their ids.
 func (c *conn) writeBatch(b *batch) bool {
+	c.replays = len(b.spent) > 0 || slices.ContainsFunc(c.cursors, (*cursor).replays)
 	b.text = b.text[:0]
 	frames := uint64(0)
 	for _, o := range b.outs {
@@ -333,6 +343,9 @@ func (c *conn) write(b []byte) bool {
 		b = b[len(part):]
 		c.wrote = time.Now()
 		_ = c.control.SetWriteDeadline(c.wrote.Add(c.handler.config.WriteTimeout))
+		if c.replays {
+			c.stuckSince.Store(c.wrote.UnixNano())
+		}
 		c.hurry()
 		if _, err := c.writer.Write(part); err != nil {
 			return c.failed(err)

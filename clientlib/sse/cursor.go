@@ -29,7 +29,7 @@ type cursor struct {
 	index int
 	form  form
 	start start
-	// resumes is true if the browser was here before.
+	// resumes is true if the browser was connected before this cursor was attached.
 	resumes bool
 
 	// attached is true since what commits is for this cursor: the ephemeral entries from
@@ -65,6 +65,11 @@ type cursor struct {
 
 	// owesMissed is true if ephemeral frames may have been missed here.
 	owesMissed bool
+	// knowsEphemeral is true once the cursor has judged whether it has missed ephemeral
+	// frames, which it does when the relay knows that there are any, with the relay's
+	// lapses since it was attached.
+	knowsEphemeral bool
+	lapses         int
 	// done is true after the last event: the stream was closed, or err is why.
 	done bool
 	err  error
@@ -126,8 +131,20 @@ func (c *cursor) attachLocked() bool {
 		return false
 	}
 	c.attached, c.ephemeralFrom = true, r.ring.end
-	c.owesMissed = c.owesMissed || c.resumes && r.ephemeral
+	c.knowsEphemeral, c.lapses = false, r.lapses
+	c.judgeMissedLocked()
 	return true
+}
+
+// judgeMissedLocked notes whether ephemeral frames may have been missed, as soon as the
+// relay knows of any. A relay that is new does not know what was published before.
+func (c *cursor) judgeMissedLocked() {
+	r := c.relay
+	if c.knowsEphemeral || !r.ephemeral {
+		return
+	}
+	c.knowsEphemeral = true
+	c.owesMissed = c.owesMissed || c.resumes || c.lapses != r.lapses
 }
 
 // reattach goes to a new relay if the one at hand has ended before it was of use, which
@@ -135,7 +152,8 @@ func (c *cursor) attachLocked() bool {
 func (c *cursor) reattach() bool {
 	r := c.relay
 	r.mu.RLock()
-	over, carries := r.ended && r.err == nil, r.ephemeral
+	over := r.ended && r.err == nil
+	c.owesMissed = c.owesMissed || over && c.begun && r.ephemeral
 	r.mu.RUnlock()
 	if !over {
 		return false
@@ -147,7 +165,7 @@ func (c *cursor) reattach() bool {
 	}
 	c.leave()
 	c.relay, c.attached, c.placed = next, false, false
-	c.owesMissed = c.owesMissed || c.begun && carries
+	c.resumes = c.resumes || c.begun
 	next.want(c.form)
 	next.watch(c)
 	c.wake() // it may have become ready meanwhile
@@ -159,6 +177,10 @@ func (c *cursor) leave() {
 	if c.read != nil {
 		c.relay.leavePage(c, c.read)
 		c.read = nil
+	}
+	if c.page != nil {
+		c.page.release()
+		c.page = nil
 	}
 	c.relay.unwatch(c)
 	c.relay.handler.release(c.relay)
@@ -218,7 +240,7 @@ func (c *cursor) takePage(b *batch) {
 		c.caughtUp = true
 		b.add(c, notice, caughtUpBlock(c.relay.stream, c.position))
 	}
-	c.page = nil
+	b.spent, c.page = append(b.spent, c.page), nil
 }
 
 // hand hands on an entry. The relay's mutex is held, unless it is of a page.
@@ -254,7 +276,7 @@ func (c *cursor) takeRing(b *batch) bool {
 		return c.behind(ended, end)
 	}
 	defer r.mu.RUnlock()
-	if c.owesMissed {
+	if c.judgeMissedLocked(); c.owesMissed {
 		return true
 	}
 	for c.next < r.ring.end && b.room() {
@@ -383,6 +405,9 @@ func (c *cursor) finishRead() bool {
 	c.judged, c.page, c.pageAt = true, read, 0
 	return true
 }
+
+// replays reports whether the cursor holds a page, or waits for one.
+func (c *cursor) replays() bool { return c.page != nil || c.read != nil }
 
 // over reports whether the page that the cursor begins with says only that the stream is
 // closed.

@@ -78,8 +78,18 @@
 // # Ephemeral frames
 //
 // One arrives if it is published while a connection is in force, from its first byte on.
-// Those in between are missed; a connection that goes on from Last-Event-ID in a stream
-// that is known to carry any is told so (EPHEMERAL_MAYBE_MISSED).
+// Those in between are missed, and a connection that goes on from Last-Event-ID is told so
+// (EPHEMERAL_MAYBE_MISSED), once: at its beginning if the edge knows that the stream
+// carries any, which it does when one has come while it was subscribed; otherwise as soon
+// as it knows, before the first that it hands on. That is the case at another edge, or
+// when the edge was not subscribed for a while. It is told of what may have been missed,
+// so also where nothing was; and until one more comes, or the server says that it did not
+// hear of any, nobody knows. The same is told to a connection that stays, when the edge had
+// to subscribe anew.
+//
+// One that was received may come a second time to a browser that changes to an edge which
+// is behind the one before: it has no position that would tell the two apart. A page for
+// which that matters gives them an identity in the payload.
 //
 // # How it works
 //
@@ -87,7 +97,7 @@
 // newest events in a ring, encoded once. A browser is a cursor into the ring, never a
 // queue. One whose position the ring does not hold reads pages by subscriptions of their
 // own, which those share who need the same, until it stands in the ring; how many are
-// read at a time is bounded. A browser that takes nothing for the write timeout is
-// ended, and goes on after its last id. A relay stays for ten seconds after its last
-// browser.
+// read at a time is bounded, and so is what is held of them until it is written. A browser
+// that takes less than 16 KiB in the write timeout, of more, is ended, and goes on after
+// its last id. A relay stays for ten seconds after its last browser.
 package sse

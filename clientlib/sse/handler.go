@@ -40,6 +40,8 @@ type Handler struct {
 	drains atomic.Bool
 	// shut is set by Close: when the last write ends.
 	shut atomic.Pointer[time.Time]
+	// replayed counts what is held of pages.
+	replayed replayBudget
 	counters
 }
 
@@ -63,6 +65,7 @@ func New(client *clientlib.Client, config Config) *Handler {
 		conns: map[*conn]struct{}{}, ends: map[uint64]context.CancelFunc{},
 	}
 	h.log = &troubleLog{logger: h.config.Logger, kinds: map[string]*troubleKind{}}
+	h.replayed.limit = h.config.MaxReplayBytes
 	h.turns = make(chan struct{}, h.config.MaxReplays)
 	h.cors = CORS(h.config.AllowedOrigins, http.HandlerFunc(h.answer))
 	return h

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/fanfare-io/fanfare/clientlib"
@@ -30,6 +31,28 @@ type page struct {
 	// caughtUp is true if the stream had nothing more. ahead is true if it had what the
 	// relay has not had yet.
 	caughtUp, ahead bool
+
+	// bytes are those of the entries, which budget counts until the last of holders has
+	// written them.
+	bytes   int
+	budget  *replayBudget
+	holders atomic.Int32
+}
+
+// hold has the page counted until so many have released it.
+func (p *page) hold(by *replayBudget, holders int) {
+	p.budget = by
+	p.holders.Store(int32(holders)) //nolint:gosec // connections
+	if holders > 0 {
+		by.add(p.bytes)
+	}
+}
+
+// release is called once by each holder.
+func (p *page) release() {
+	if p.holders.Add(-1) == 0 {
+		p.budget.add(-p.bytes)
+	}
 }
 
 // pageRead is a page that is being read, or will be, for all who wait for it. The
@@ -83,6 +106,12 @@ func (r *relay) readPage(c *cursor, from start) (*pageRead, bool) {
 func (r *relay) leavePage(c *cursor, read *pageRead) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if read.done {
+		if read.page != nil {
+			read.page.release()
+		}
+		return
+	}
 	delete(read.waiters, c)
 	if len(read.waiters) == 0 && read.cancel != nil {
 		read.cancel()
@@ -121,13 +150,16 @@ func (r *relay) readNext(ctx context.Context, from start, of *reads) {
 	read.done, read.page, read.err = true, p, err
 	waiters := read.waiters
 	read.waiters = nil
+	if p != nil {
+		p.hold(&r.handler.replayed, len(waiters))
+	}
 	r.mu.Unlock()
 	for c := range waiters {
 		c.wake()
 	}
 }
 
-// takeTurn waits until few enough pages are being read.
+// takeTurn waits until few enough pages are being read, and little enough is held of them.
 func (r *relay) takeTurn(ctx context.Context, from start, read *pageRead) (*page, error) {
 	h := r.handler
 	h.replaysWaiting.Add(1)
@@ -138,6 +170,9 @@ func (r *relay) takeTurn(ctx context.Context, from start, read *pageRead) (*page
 	case <-ctx.Done():
 		h.replaysWaiting.Add(-1)
 		return nil, context.Cause(ctx)
+	}
+	if err := h.awaitReplayRoom(ctx); err != nil {
+		return nil, err
 	}
 	r.mu.Lock()
 	read.begun = true
@@ -156,7 +191,7 @@ func (r *relay) subscribePage(ctx context.Context, from start) (*page, error) {
 		e, err := s.Next(patience)
 		switch {
 		case err == nil:
-		case errors.Is(err, io.EOF), reading.bytes > 0:
+		case errors.Is(err, io.EOF), reading.page.bytes > 0:
 			return reading.page, nil
 		default:
 			return nil, err
@@ -164,7 +199,7 @@ func (r *relay) subscribePage(ctx context.Context, from start) (*page, error) {
 		if reading.take(e) {
 			return reading.page, nil
 		}
-		if reading.bytes > 0 && patience == ctx {
+		if reading.page.bytes > 0 && patience == ctx {
 			var stop context.CancelFunc
 			patience, stop = context.WithTimeout(ctx, pageTime)
 			defer stop()
@@ -177,7 +212,6 @@ type pageReading struct {
 	relay *relay
 	from  start
 	page  *page
-	bytes int
 	// awaitsClosed is true if the stream is closed and what is read is of the numbering
 	// that ended: Closed follows.
 	awaitsClosed bool
@@ -221,12 +255,12 @@ func (p *pageReading) takeFrame(f *clientlib.Frame) (full bool) {
 		return true
 	default:
 		p.add(newEntry(r.stream, f, f.Position, r.formsWanted()))
-		return p.bytes >= pageBytes || where == beforeRing
+		return p.page.bytes >= pageBytes || where == beforeRing
 	}
 }
 
 func (p *pageReading) takeSubscribed(e *clientlib.Subscribed) (full bool) {
-	if p.bytes > 0 {
+	if p.page.bytes > 0 {
 		return true // it has begun anew in the middle
 	}
 	p.page.begins = e.ResumeAfter
@@ -237,7 +271,7 @@ func (p *pageReading) takeSubscribed(e *clientlib.Subscribed) (full bool) {
 
 func (p *pageReading) add(e *entry) {
 	p.page.entries = append(p.page.entries, e)
-	p.bytes += e.size
+	p.page.bytes += e.size
 }
 
 // place is where a durable frame stands.

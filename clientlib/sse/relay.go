@@ -47,8 +47,11 @@ type relay struct {
 	// closedHead is the last position of the numbering that is closed, while a relay
 	// waits for the next; zero otherwise.
 	closedHead clientlib.Position
-	// ephemeral is true once the stream is known to carry ephemeral frames.
+	// ephemeral is true once the stream is known to carry ephemeral frames. lapses is how
+	// often the subscription was renewed before: each time ephemeral frames may have been
+	// missed of which the client could not know. What it knows of, it tells as a Gap.
 	ephemeral bool
+	lapses    int
 	// ended is true when nothing more comes: the stream was closed, of which closed tells,
 	// or err is why.
 	ended  bool
@@ -131,9 +134,12 @@ func (r *relay) takeFrameLocked(f *clientlib.Frame) {
 }
 
 func (r *relay) takeSubscribedLocked(e *clientlib.Subscribed) {
-	if !r.begun {
+	switch {
+	case !r.begun:
 		r.begun = true
 		r.moveLocked(e.ResumeAfter, e.Head)
+	case !r.ephemeral:
+		r.lapses++
 	}
 	r.inForce, r.oldest = true, e.Oldest
 	r.listenLocked(true)

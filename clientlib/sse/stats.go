@@ -8,6 +8,8 @@ type Stats struct {
 	Connections, Streams int
 	// RelayBytes is what is kept of the newest events now.
 	RelayBytes int64
+	// ReplayBytes is what is held now of pages that were read for browsers that are behind.
+	ReplayBytes int64
 	// Replays is how many pages are being read now for browsers that are behind, and
 	// ReplaysWaiting how many wait for their turn.
 	Replays, ReplaysWaiting int
@@ -25,8 +27,9 @@ type Stats struct {
 	Overtaken uint64
 	// Gaps is how many gaps browsers were told.
 	Gaps uint64
-	// Slow is how many connections were broken because nothing was taken of them for
-	// the write timeout.
+	// Slow is how many connections were broken because too little was taken of them: for
+	// the write timeout, or while what they held was needed for others
+	// ([Config.MaxReplayBytes]).
 	Slow uint64
 }
 
@@ -38,8 +41,8 @@ func (h *Handler) Stats() Stats {
 	h.mu.Unlock()
 	return Stats{
 		Connections: connections, Streams: streams,
-		RelayBytes: h.relayBytes.Load(),
-		Replays:    len(h.turns), ReplaysWaiting: int(h.replaysWaiting.Load()),
+		RelayBytes: h.relayBytes.Load(), ReplayBytes: h.replayed.held(),
+		Replays: len(h.turns), ReplaysWaiting: int(h.replaysWaiting.Load()),
 		Requests: h.requests.Load(), Refused: h.refused.Load(), Postponed: h.postponed.Load(),
 		Frames: h.frames.Load(), Bytes: h.bytes.Load(),
 		Pages: h.pages.Load(), Overtaken: h.overtaken.Load(), Gaps: h.gaps.Load(), Slow: h.slow.Load(),

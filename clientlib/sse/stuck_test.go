@@ -1,0 +1,155 @@
+package sse_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-io/fanfare/clientlib"
+	"github.com/fanfare-io/fanfare/clientlib/sse"
+)
+
+// dial sends a request for a stream by a socket that takes little of what it does not read.
+func (e *edge) dial(target string) net.Conn {
+	e.t.Helper()
+	socket, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = socket.Close() })
+	_ = socket.(*net.TCPConn).SetReadBuffer(2048)
+	if _, err := fmt.Fprintf(socket, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", target); err != nil {
+		e.t.Fatal(err)
+	}
+	return socket
+}
+
+// smallWriteBuffer has the system take little of what a browser does not read.
+func smallWriteBuffer(ctx context.Context, c net.Conn) context.Context {
+	_ = c.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	return ctx
+}
+
+// Symptom: browsers that took nothing held a page each, with a frame as large as may be, and
+// nothing bounded all together: twenty thousand of them would have held 20 GiB. Those that
+// are stuck make room for those that read.
+func TestWhatStuckBrowsersHoldOfPagesIsBounded(t *testing.T) {
+	const frames, size, limit, reads = 20, 900 << 10, 4 << 20, 2
+	e := start(t, func(c *sse.Config, s *http.Server) {
+		c.MaxReplayBytes, c.MaxReplays, c.WriteTimeout, c.SubscribeTimeout = limit, reads, time.Hour, time.Hour
+		s.ConnContext = smallWriteBuffer
+	})
+	var last clientlib.Position
+	for range frames {
+		last = e.publish("1", strings.Repeat("x", size))
+	}
+	e.open(one + "?from=live").until("caught_up") // the relay is at the end, so all others need pages
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc) //nolint:gosec // memory
+	}
+	before := heap()
+	const browsers = 16
+	for i := range browsers {
+		e.dial(fmt.Sprintf("%s?after=%s", one, clientlib.Position{Epoch: last.Epoch, Sequence: uint64(i % (frames - 2))})) //nolint:gosec // small
+	}
+	most := int64(limit + reads*(2*size+1<<20)) // a page has the payload and a block of it
+	eventually(t, "stuck browsers have made room for others", func() bool {
+		s := e.Stats()
+		if s.ReplayBytes > most {
+			t.Fatalf("%d bytes are held of pages, at most %d may be", s.ReplayBytes, most)
+		}
+		return s.Slow >= browsers/4
+	})
+	if held := heap() - before; held > 4*most {
+		t.Errorf("%d MiB are held", held>>20)
+	}
+	reader := e.open(one + "?after=" + clientlib.Position{Epoch: last.Epoch, Sequence: last.Sequence - 3}.String())
+	for range 3 {
+		reader.until("xxx")
+	}
+	if reader.id() != last.String() {
+		t.Errorf("the browser that reads stands at %s of %s", reader.id(), last)
+	}
+}
+
+// What is counted of pages is given back, however those who needed them leave.
+func TestWhatIsHeldOfPagesIsGivenBack(t *testing.T) {
+	e := start(t, func(c *sse.Config, s *http.Server) {
+		c.RelayBytes = 1
+		s.ConnContext = smallWriteBuffer
+	})
+	for range 8 {
+		e.publish("1", strings.Repeat("x", 100<<10))
+	}
+	for range 3 {
+		reader := e.open(one)
+		reader.until("caught_up")
+		reader.leave()
+		stuck := e.dial(one)
+		eventually(t, "a page is held", func() bool { return e.Stats().ReplayBytes > 0 })
+		_ = stuck.Close()
+		eventually(t, "nothing is held", func() bool { s := e.Stats(); return s.Connections == 0 && s.ReplayBytes == 0 })
+	}
+}
+
+// Symptom: a browser behind a slow line that took all it could was ended all the same,
+// because 64 KiB had to pass in each write timeout, and a frame that did not pass was begun
+// anew, for ever.
+func TestABrowserThatIsSlowGetsALargeFrame(t *testing.T) {
+	const size, step, pause = 160 << 10, 1 << 10, 25 * time.Millisecond // 40 KiB/s
+	e := start(t, func(c *sse.Config, _ *http.Server) { c.WriteTimeout = time.Second })
+	e.publish("1", strings.Repeat("x", size))
+	socket, served := net.Pipe() // which has no buffer
+	line := make(oneConn, 1)
+	line <- served
+	server := &http.Server{Handler: e.Handler, ReadHeaderTimeout: patience}
+	go func() { _ = server.Serve(line) }()
+	defer func() {
+		_ = socket.Close()
+		_ = server.Close()
+	}()
+	_ = socket.SetDeadline(time.Now().Add(patience))
+	if _, err := fmt.Fprintf(socket, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", one); err != nil {
+		t.Fatal(err)
+	}
+	began, part := time.Now(), make([]byte, step)
+	var got strings.Builder
+	for !strings.Contains(got.String()[max(0, got.Len()-2*step):], "caught_up") {
+		n, err := io.ReadAtLeast(socket, part, 1)
+		if err != nil {
+			t.Fatalf("%s and %d bytes later: %v; %+v", time.Since(began), got.Len(), err, e.Stats())
+		}
+		got.Write(part[:n])
+		// Its line passes so much in this time.
+		time.Sleep(time.Until(began.Add(pause * time.Duration(got.Len()) / step)))
+	}
+	if n := strings.Count(got.String(), "x"); n < size {
+		t.Errorf("%d bytes of the frame came, of %d", n, size)
+	}
+}
+
+// oneConn is a listener to which the connection in it comes.
+type oneConn chan net.Conn
+
+func (l oneConn) Accept() (net.Conn, error) {
+	if c, ok := <-l; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (l oneConn) Close() error {
+	close(l)
+	return nil
+}
+
+func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
