@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -122,11 +123,17 @@ func TestTheFormTellsWhatTheServerRefuses(t *testing.T) {
 	submit()
 	refused("event-type", "fanfare.")
 	fill(page, "[name=event-type]", "greeting")
+	fill(page, "[name=headers]", "trace 7")
+	submit()
+	refused("headers", "“trace 7” is not a name, a colon and a value")
+	fill(page, "[name=headers]", "trace: 7:8\n\nby:form")
 	fill(page, "[name=key]", "k1")
-	submit()
-	page.Wait("it was published", shows("form.publish .notice.good", "Published at"))
-	submit()
-	page.Wait("again it is a duplicate", shows("form.publish .notice.good", "Was published before"))
+	page.Run(`document.querySelector("[name=payload]").dispatchEvent(
+		new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true, bubbles: true, cancelable: true }))`)
+	page.Wait("Ctrl+Enter has published it", shows("form.publish .notice.good", "Published at"))
+	page.Run(`document.querySelector("[name=headers]").dispatchEvent(
+		new KeyboardEvent("keydown", { key: "Enter", metaKey: true, bubbles: true, cancelable: true }))`)
+	page.Wait("again, by Cmd+Enter, it is a duplicate", shows("form.publish .notice.good", "Was published before"))
 	fill(page, "[name=payload]", "another")
 	submit()
 	refused("", "idempotency")
@@ -153,6 +160,7 @@ func TestTheFormTellsWhatTheServerRefuses(t *testing.T) {
 			Payload     []byte
 			ContentType string
 			EventType   string
+			Headers     map[string]string
 		}
 	}
 	s.read("/v1/frames?channel=c&scope=s", &frames)
@@ -160,8 +168,12 @@ func TestTheFormTellsWhatTheServerRefuses(t *testing.T) {
 	if len(last.Payload) != 256 || last.Payload[255] != 255 || last.ContentType != "image/x-bytes" || last.EventType != "greeting" {
 		t.Errorf("the file is %d bytes of %q, %q", len(last.Payload), last.ContentType, last.EventType)
 	}
-	if first := frames.Frames[0]; string(first.Payload) != "kept" || first.ContentType != "text/plain" {
+	first := frames.Frames[0]
+	if string(first.Payload) != "kept" || first.ContentType != "text/plain" {
 		t.Errorf("the first frame is %q of %q", first.Payload, first.ContentType)
+	}
+	if want := map[string]string{"trace": "7:8", "by": "form"}; !maps.Equal(first.Headers, want) {
+		t.Errorf("its headers are %q, want %q", first.Headers, want)
 	}
 }
 
@@ -179,13 +191,28 @@ func TestAStreamIsClosedAfterAConfirmation(t *testing.T) {
 	}
 	page.Press(kb.Escape)
 	page.Wait("the dialog is gone", `!document.querySelector("dialog")`)
+	focusIsBack := func() {
+		t.Helper()
+		page.Wait("the focus is on what opened the dialog", `document.activeElement.matches(".stream-head .danger")`, "document.activeElement.outerHTML")
+	}
+	focusIsBack()
+	page.Press(kb.Enter)
+	page.Wait("the dialog is there again", shows("dialog", "Close this stream?"))
+	page.Press(kb.Enter)
+	page.Wait("it was kept open", `!document.querySelector("dialog")`)
+	focusIsBack()
 	page.Click(".stream-head .danger")
 	page.Click("dialog .danger")
 	page.Wait("the stream is closed", shows(".stream-head", "The stream is closed."))
 	page.Wait("the tail says so", shows(".tail-list", "The stream was closed after"))
+	focusIsBack()
+	page.Press(kb.Enter)
 	s.publish(text("c", "s", "opened again"))
 	page.Wait("the next numbering is shown", shows(".tail-list > li", "opened again"))
 	page.Wait("it is open again", "!"+shows(".stream-head", "The stream is closed."))
+	if browsertest.Eval[bool](page, `document.querySelector("dialog") !== null`) {
+		t.Error("a closed stream can be closed")
+	}
 	if body := page.Text(".tail-list"); !strings.Contains(body, "before") {
 		t.Errorf("the tail has lost what was before: %s", body)
 	}
@@ -208,4 +235,23 @@ func TestAPausedTailKeepsWhatComes(t *testing.T) {
 	page.Click(".tail [aria-pressed=true]")
 	page.Wait("it goes on with what waited", shows(".tail-list > li", "second"))
 	page.Wait("and says it", shows(".tail [role=log]", "second"))
+}
+
+// An address that names nothing shows the list, and says why; nothing malformed is asked for.
+func TestAnAddressWithoutAStreamShowsTheList(t *testing.T) {
+	t.Parallel()
+	s := serve(t, servicetest.Database{URL: "sqlite::memory:"})
+	s.publish(text("c", "s", "there"))
+	page := s.console(browsertest.Start(t), "#/stream")
+	for place, said := range map[string]string{
+		"#/stream":                  "names no stream",
+		"#/stream?channel=&scope=s": "names no stream",
+		"#/nowhere":                 "has nothing at this address",
+	} {
+		page.Navigate(s.url + "/console/" + place)
+		page.Wait(place+" is told of", shows("main .notice", said), "document.querySelector('main').innerText")
+		page.Wait("the list is there", cell("s", "Head")+" === '1'")
+	}
+	page.Navigate(s.url + "/console/#/streams")
+	page.Wait("where all is well nothing is said", "!document.querySelector('main .notice')")
 }

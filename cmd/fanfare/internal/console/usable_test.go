@@ -109,7 +109,7 @@ const contrasts = `(() => {
 	const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 	for (let node = walker.nextNode(); node; node = walker.nextNode()) {
 		const e = node.parentElement;
-		if (!node.data.trim() || e.closest(":disabled, noscript") || !e.checkVisibility()) continue;
+		if (!node.data.trim() || e.closest(":disabled, [aria-disabled=true], noscript") || !e.checkVisibility()) continue;
 		const style = getComputedStyle(e);
 		const below = backgroundOf(e);
 		const [a, b] = [luminance(over(rgba(style.color), below)), luminance(below)].sort((x, y) => y - x);

@@ -26,10 +26,15 @@ import (
 const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
-	code := pgtest.Run(m)
+	code := browsertest.Run(run(func() int { return pgtest.Run(m) }))
 	servicetest.RemoveProgram()
 	os.Exit(code)
 }
+
+// run is what browsertest wants of a testing.M.
+type run func() int
+
+func (r run) Run() int { return r() }
 
 // server is a fanfare serve in a process of its own.
 type server struct {

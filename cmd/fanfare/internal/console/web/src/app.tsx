@@ -20,7 +20,7 @@ const titles: Record<Route['view'], string> = {
 };
 
 export function App() {
-  const { view, query } = route.value;
+  const { view, query, astray } = route.value;
   const main = useRef<HTMLElement>(null);
   const channel = query.get('channel') ?? '';
   const scope = query.get('scope') ?? '';
@@ -46,7 +46,7 @@ export function App() {
       </a>
       <Header view={view} />
       <main id="main" ref={main} tabIndex={-1} aria-label={titles[view]}>
-        {tokenWanted.value !== '' && !askingForToken.value && (
+        {tokenWanted.value !== '' && (
           <Notice kind="warn">
             {tokenWanted.value} Without one there is only its health to see.{' '}
             <button type="button" onClick={() => (askingForToken.value = true)}>
@@ -59,6 +59,7 @@ export function App() {
             The console gets no answer: {unreachable.value}. It asks again by itself; what is shown is of before.
           </Notice>
         )}
+        {astray !== '' && <Notice kind="warn">{astray}</Notice>}
         {view === 'streams' && <StreamsView />}
         {view === 'stream' && <StreamView key={place} name={{ channel, scope }} />}
         {view === 'publish' && (

@@ -51,8 +51,9 @@ function options(width: number, series: Series[]): uPlot.Options {
     axes: [
       {
         ...axis,
-        size: 22,
-        gap: 4,
+        // Below the 0 of the other axis, whose lower half hangs into this one.
+        size: 27,
+        gap: 9,
         space: 62,
         incrs: [60, 120, 300],
         splits: (_, __, min, max, every) => {

@@ -24,7 +24,7 @@ export function Overview({ brief: short }: { brief?: boolean }) {
         <Tile label="Published" value={rate(published.rate())} unit="/s" hint="through this replica" />
         <Tile label="Live" value={rate(heard.rate())} unit="/s" hint="frames for its subscribers" />
         <Tile label="Subscribers" value={h ? brief(h.hub.subscribers) : '–'} hint="subscriptions here" />
-        <Tile label="Resident streams" value={h ? brief(h.hub.streams) : '–'} hint="with subscribers, in memory" />
+        <Tile label="Resident streams" value={h ? brief(h.hub.streams) : '–'} hint="in memory" />
         <Tile label="Tails" value={h ? bytes(h.hub.tail_bytes) : '–'} hint="newest frames, in memory" />
       </dl>
       <div class="charts">

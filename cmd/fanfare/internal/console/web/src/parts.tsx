@@ -1,6 +1,6 @@
 // Small pieces that several views have.
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 /** A message that stays; it is read aloud when it appears. */
 export function Notice({ kind, children }: { kind: 'bad' | 'warn' | 'good'; children: ComponentChildren }) {
@@ -40,10 +40,17 @@ export function Command({ label, text }: { label: string; text: string }) {
 /** A dialog that is open while it is there. */
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren }) {
   const element = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const dialog = element.current!;
+    const before = document.activeElement;
     dialog.showModal();
-    return () => dialog.close();
+    return () => {
+      dialog.close();
+      // What opened it may be gone by now; where nothing has the focus, the keyboard would
+      // go on from the beginning of the page.
+      const back = before instanceof HTMLElement && before !== document.body && before.isConnected;
+      (back ? before : document.getElementById('main'))?.focus({ preventScroll: true });
+    };
   }, []);
   return (
     <dialog

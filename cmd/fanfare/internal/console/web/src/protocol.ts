@@ -54,6 +54,7 @@ export interface NewFrame {
   contentType?: string;
   eventType?: string;
   idempotencyKey?: string;
+  headers?: Record<string, string>;
   ephemeral?: boolean;
 }
 

@@ -32,6 +32,7 @@ const controls: Record<string, string> = {
   content_type: 'content-type',
   event_type: 'event-type',
   idempotency_key: 'key',
+  headers: 'headers',
   ephemeral: 'ephemeral',
 };
 
@@ -62,6 +63,7 @@ export function PublishForm({ stream, text = '', fixed = false, short = false, o
         setFailure({ control: 'payload', message: 'choose a file first' });
         return;
       }
+      const headers = headersOf(value('headers'));
       const payload = fromFile ? new Uint8Array(await file!.arrayBuffer()) : new TextEncoder().encode(value('payload'));
       const frame: NewFrame = {
         channel: fixed ? stream.channel : value('channel'),
@@ -69,6 +71,7 @@ export function PublishForm({ stream, text = '', fixed = false, short = false, o
         payload: toBase64(payload),
         contentType: value('content-type'),
         eventType: value('event-type'),
+        headers,
         idempotencyKey: ephemeral ? '' : value('key'),
         ephemeral,
       };
@@ -76,7 +79,7 @@ export function PublishForm({ stream, text = '', fixed = false, short = false, o
       setDone({ frame, answer });
       onPublished?.({ channel: frame.channel, scope: frame.scope });
     } catch (err) {
-      const field = err instanceof ApiError ? err.field.replace(/^frame\./, '') : '';
+      const field = err instanceof ApiError ? err.field.replace(/^frame\./, '').replace(/\[.*/, '') : '';
       const control = controls[field] ?? '';
       if (more.current?.querySelector(`[name="${control}"]`)) {
         more.current.open = true;
@@ -87,8 +90,15 @@ export function PublishForm({ stream, text = '', fixed = false, short = false, o
     }
   };
 
+  const keyDown = (event: KeyboardEvent) => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey) && !event.isComposing) {
+      event.preventDefault();
+      form.current!.requestSubmit();
+    }
+  };
+
   return (
-    <form ref={form} class="publish" onSubmit={submit} noValidate>
+    <form ref={form} class="publish" onSubmit={submit} onKeyDown={keyDown} noValidate>
       {!fixed && (
         <div class="pair">
           <Field name="channel" label="Channel" hint="What kind of thing" failure={failure}>
@@ -114,7 +124,7 @@ export function PublishForm({ stream, text = '', fixed = false, short = false, o
             {(a) => <input {...a} type="file" onChange={(e) => setFile(e.currentTarget.files?.[0])} />}
           </Field>
         ) : (
-          <Field name="payload" label="Text" failure={failure}>
+          <Field name="payload" label="Text" hint="Ctrl+Enter or ⌘+Enter publishes it" failure={failure}>
             {(a) => (
               <textarea
                 {...a}
@@ -128,7 +138,7 @@ export function PublishForm({ stream, text = '', fixed = false, short = false, o
         )}
       </fieldset>
       <details class="more" ref={more} open={!short}>
-        <summary>Types, key, ephemeral</summary>
+        <summary>Types, key, headers, ephemeral</summary>
         <div class="pair">
           <Field name="content-type" label="Content type" failure={failure}>
             {(a) => (
@@ -159,6 +169,9 @@ export function PublishForm({ stream, text = '', fixed = false, short = false, o
         >
           {(a) => <input {...a} disabled={ephemeral} autocomplete="off" spellcheck={false} />}
         </Field>
+        <Field name="headers" label="Headers" hint="A line for each, as name: value" failure={failure}>
+          {(a) => <textarea {...a} rows={2} autocomplete="off" spellcheck={false} />}
+        </Field>
         <label class="check">
           <input
             type="checkbox"
@@ -180,6 +193,26 @@ export function PublishForm({ stream, text = '', fixed = false, short = false, o
       </div>
     </form>
   );
+}
+
+/** Reads lines of names and values. */
+function headersOf(lines: string): Record<string, string> {
+  const headers: Record<string, string> = {};
+  for (const line of lines.split('\n')) {
+    if (line.trim() === '') {
+      continue;
+    }
+    const colon = line.indexOf(':');
+    const name = line.slice(0, Math.max(0, colon)).trim();
+    if (name === '') {
+      throw new ApiError(`headers: “${line.trim()}” is not a name, a colon and a value`, 0, '', 'headers');
+    }
+    if (Object.hasOwn(headers, name)) {
+      throw new ApiError(`headers: “${name}” stands there twice`, 0, '', 'headers');
+    }
+    headers[name] = line.slice(colon + 1).trim();
+  }
+  return headers;
 }
 
 function Outcome(props: {

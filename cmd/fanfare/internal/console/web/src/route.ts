@@ -7,12 +7,30 @@ import type { StreamName } from './protocol';
 export interface Route {
   view: 'streams' | 'stream' | 'publish' | 'health';
   query: URLSearchParams;
+  /** Why the list is shown instead of what the address names; empty if it is not. */
+  astray: string;
 }
 
 export function parseRoute(hash: string): Route {
   const [path = '', query = ''] = hash.replace(/^#\/?/, '').split('?', 2);
-  const view = path === 'stream' || path === 'publish' || path === 'health' ? path : 'streams';
-  return { view, query: new URLSearchParams(query) };
+  const asked = new URLSearchParams(query);
+  const instead = (astray: string): Route => ({ view: 'streams', query: new URLSearchParams(), astray });
+  switch (path) {
+    case 'stream':
+      if (!asked.get('channel')) {
+        return instead('This address names no stream: a channel is missing in it. Here are all streams.');
+      }
+      break;
+    case '':
+    case 'streams':
+      return { view: 'streams', query: asked, astray: '' };
+    case 'publish':
+    case 'health':
+      break;
+    default:
+      return instead('The console has nothing at this address. Here are all streams.');
+  }
+  return { view: path, query: asked, astray: '' };
 }
 
 export const route = signal(parseRoute(location.hash));

@@ -61,7 +61,13 @@ export function StreamView({ name }: { name: StreamName }) {
             <a class="button" href={link('streams', { channel: name.channel })}>
               Streams of this channel
             </a>
-            <button type="button" class="danger" disabled={!stream || stream.closed} onClick={() => setClosing(true)}>
+            {/* Not disabled: that would take the focus away once it is closed. */}
+            <button
+              type="button"
+              class="danger"
+              aria-disabled={!stream || stream.closed === true}
+              onClick={() => setClosing(stream !== undefined && !stream.closed)}
+            >
               Close stream…
             </button>
           </div>
