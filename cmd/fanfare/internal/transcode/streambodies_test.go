@@ -196,7 +196,7 @@ func TestMessagesOfStreamsAreBounded(t *testing.T) {
 }
 
 // What a message took is given back when it was handed on, but for what the transcoder
-// keeps: one stream may send more than all requests may hold.
+// keeps; and all of it when the stream ends.
 func TestMessagesGiveBackWhatTheyTook(t *testing.T) {
 	server := readingServer{came: make(chan struct{})}
 	w := streamsWorld(t, server, Config{}, 100*time.Millisecond)
@@ -216,6 +216,14 @@ func TestMessagesGiveBackWhatTheyTook(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatalf("message %d did not come", i)
 		}
+	}
+	waiting, enough := context.WithTimeout(t.Context(), patience)
+	defer enough()
+	others := int64(room - 2*len(message))
+	if w.handler.bodies.Acquire(waiting, others) != nil {
+		t.Error("what a message took was not given back when it was handed on")
+	} else {
+		w.handler.bodies.Release(others)
 	}
 	_ = in.Close()
 	await(t, "the stream", ended)
