@@ -92,7 +92,8 @@ export interface SubscribeOptions extends ConnectionOptions {
 /** The state of a subscription. */
 export interface SubscriptionStatus {
   /**
-   * `connecting`; `open`: what is published arrives; `waiting` to connect again;
+   * `connecting`; `open`: what is published arrives, told by the first id or event of a
+   * stream and not by an answer alone, which may be a proxy's; `waiting` to connect again;
    * `paused` while the page is hidden, frozen or left; `ended` for good.
    */
   readonly state: 'connecting' | 'open' | 'waiting' | 'paused' | 'ended';
@@ -100,7 +101,7 @@ export interface SubscriptionStatus {
   readonly listening: boolean;
   /** Why it waits or has ended. */
   readonly error?: FanfareError;
-  /** In how many milliseconds it connects again, unless the page is shown or the network is back before; not if EventSource decides. */
+  /** In how many whole milliseconds it connects again, unless the page is shown or the network is back before; not if EventSource decides. */
   readonly retryIn?: number;
 }
 
@@ -187,7 +188,11 @@ export class FanfareError extends Error {
   readonly status: number;
   /** The canonical code of gRPC, such as `ABORTED`, as far as it is known. */
   readonly code: string;
-  /** What a Fanfare server gave as the reason, such as `EXPECTATION_FAILED`; else empty. */
+  /**
+   * What a Fanfare server gave as the reason, such as `EXPECTATION_FAILED`; else empty. With
+   * the status 401 it is `TOKEN_EXPIRED` if another token will do, and `UNAUTHENTICATED` if
+   * somebody must log in.
+   */
   readonly reason: string;
   /** The field that is outside its limit, if one is. */
   readonly field: string;

@@ -156,7 +156,8 @@ export class Subscription {
   // watched.
   #hasten() {
     const { state } = this.#status;
-    if (state === 'waiting' || (state === 'open' && !this.#byFetch && this.#silence >= this.#patience)) {
+    const quiet = this.#link && !this.#byFetch && this.#silence >= this.#patience;
+    if (state === 'waiting' || quiet) {
       this.#byFetch = true;
       this.#drop();
       this.#connect();
@@ -216,16 +217,22 @@ export class Subscription {
       withQuery(url, { format: 'json', ...(resumes ? {} : this.#source.start) }),
       { headers, credentials: this.#options.credentials },
       {
-        open: ofLink(() => {
+        answered: ofLink(() => {
           // EventSource may have come back.
           link.error = link.retryIn = undefined;
-          this.#tell('open');
         }),
         heard: ofLink(() => (link.heard = this.#world.now())),
-        id: ofLink((lastEventId) => this.#take(() => this.#takeIds(lastEventId))),
+        id: ofLink((lastEventId) => {
+          this.#take(() => this.#takeIds(lastEventId));
+          // The next event may be that the server has the page come back.
+          queueMicrotask(ofLink(() => link.error ?? this.#opened(link)));
+        }),
         event: ofLink((event) => this.#take(() => this.#takeEvent(event))),
         retry: ofLink((milliseconds) => (link.retryIn = milliseconds)),
-        interrupted: ofLink(() => this.#tell('waiting', { error: link.error })),
+        interrupted: ofLink(() => {
+          link.opened = false;
+          this.#tell('waiting', { error: link.error });
+        }),
         gaveUp: ofLink(() => this.#retry(new FanfareError('EventSource has given up'))),
         refused: ofLink((error) => this.#refuse(error)),
         end: ofLink((error) => this.#retry(link.error ?? error)),
@@ -272,6 +279,15 @@ export class Subscription {
     }
   }
 
+  // Something has come of a stream. An answer alone does not say that one is delivered: it
+  // may be a proxy's, which has EventSource come back while no server is there.
+  #opened(link) {
+    if (!link.opened) {
+      link.opened = true;
+      this.#tell('open');
+    }
+  }
+
   #takeIds(lastEventId) {
     if (lastEventId !== '') {
       this.#heard = true;
@@ -286,6 +302,10 @@ export class Subscription {
     if (type === 'fanfare.reconnect') {
       this.#link.retryIn = body.retry_in_ms;
       this.#link.error = new FanfareError(`the server ends the connection: ${body.reason}`, { reason: body.reason });
+      return;
+    }
+    this.#opened(this.#link);
+    if (!this.#link) {
       return;
     }
     const track = this.#track;
@@ -355,7 +375,7 @@ export class Subscription {
     const asked = error.retryIn ?? this.#link?.retryIn ?? 0;
     this.#byFetch = true;
     this.#drop();
-    const retryIn = asked + this.#backoff();
+    const retryIn = Math.round(asked + this.#backoff());
     this.#after('retry', retryIn, () => this.#connect());
     this.#tell('waiting', { error, retryIn });
   }
@@ -425,7 +445,7 @@ function openEventSource(world, url, { credentials }, on) {
   const source = new world.EventSource(url, { withCredentials: credentials === 'include' });
   source.onopen = () => {
     on.heard();
-    on.open();
+    on.answered();
   };
   for (const type of ['message', ...controlEvents]) {
     source.addEventListener(type, (event) => {
@@ -450,7 +470,6 @@ function openFetch(world, url, { headers, credentials = 'same-origin' }, on) {
       on.refused(new FanfareError(`the answer is no event stream but ${JSON.stringify(type)}`, { status: 200 }));
       return;
     }
-    on.open();
     const parser = new EventStreamParser(on);
     const reader = answer.body.getReader();
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
@@ -797,7 +816,7 @@ async function refusalOf(answer) {
     code: said.code?.toUpperCase() ?? codes[answer.status] ?? 'UNKNOWN',
     reason: said.reason,
     field: said.field,
-    retryIn: seconds >= 0 ? seconds * 1000 : undefined,
+    retryIn: seconds >= 0 ? Math.round(seconds * 1000) : undefined,
   });
 }
 

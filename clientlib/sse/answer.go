@@ -20,7 +20,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {
 	// A signed URL is a credential while it is good.
 	header.Set("Referrer-Policy", "no-referrer")
 	if path := r.URL.EscapedPath(); path != route && !strings.HasPrefix(path, route+"/") {
-		h.refuse(w, http.StatusNotFound, "", "", "there is nothing here but "+route)
+		h.refuse(w, http.StatusNotFound, problem{Message: "there is nothing here but " + route})
 		return
 	}
 	switch r.Method {
@@ -31,7 +31,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	default:
 		header.Set("Allow", allowed)
-		h.refuse(w, http.StatusMethodNotAllowed, "", "", "the method is not one of "+allowed)
+		h.refuse(w, http.StatusMethodNotAllowed, problem{Message: "the method is not one of " + allowed})
 	}
 }
 
@@ -39,14 +39,14 @@ const allowed = "GET, HEAD, OPTIONS"
 
 func (h *Handler) answerGet(w http.ResponseWriter, r *http.Request) {
 	h.requests.Add(1)
-	a, err := parse(r, h.config.MaxStreams)
+	a, err := parse(r, h.config.MaxStreams, h.config.Parameters)
 	if bad := (*fieldError)(nil); errors.As(err, &bad) {
-		h.refuse(w, http.StatusBadRequest, clientlib.ReasonInvalidField, bad.field, bad.Error())
+		h.refuse(w, http.StatusBadRequest, problem{Message: bad.message, Reason: clientlib.ReasonInvalidField, Field: bad.field})
 		return
 	}
 	grant, err := h.authorize(r, a.streams)
 	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
-		h.refuseAccess(w, refusal)
+		h.refuseAccess(w, r, refusal)
 		return
 	}
 	c := h.newConn(w, r, a, grant)
@@ -70,28 +70,56 @@ func (h *Handler) authorize(r *http.Request, streams []clientlib.Stream) (Grant,
 	}
 	g, err := h.config.Authorize(r, slices.Clone(streams))
 	if err == nil && !g.Expires.IsZero() && !time.Now().Before(g.Expires) {
-		return g, &Refusal{http.StatusUnauthorized, "the credential has expired"}
+		return g, &Refusal{Status: http.StatusUnauthorized, Reason: reasonTokenExpired, Message: "the credential has expired"}
 	}
 	return g, err
 }
 
-func (h *Handler) refuseAccess(w http.ResponseWriter, r *Refusal) {
-	if r.Status == http.StatusUnauthorized {
+// refuseAccess answers what Authorize has refused, and logs it.
+func (h *Handler) refuseAccess(w http.ResponseWriter, r *http.Request, refusal *Refusal) {
+	status, p := http.StatusForbidden, problem{Message: refusal.Message, Reason: refusal.Reason}
+	if refusal.Status == http.StatusUnauthorized {
+		status = http.StatusUnauthorized
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		h.refuse(w, http.StatusUnauthorized, "UNAUTHENTICATED", "", r.Message)
-		return
 	}
-	h.refuse(w, http.StatusForbidden, "PERMISSION_DENIED", "", r.Message)
+	if p.Reason == "" {
+		p.Reason = strings.ToUpper(codes[status])
+	}
+	level, cause := slog.LevelWarn, error(refusal)
+	if p.Reason == reasonTokenExpired { // what is normal must not fill the log
+		level = slog.LevelDebug
+	}
+	if refusal.Cause != nil {
+		cause = refusal.Cause
+	}
+	h.log.tellRefusal(r.Context(), level, p.Reason, cause, "peer.address", r.RemoteAddr)
+	h.refuse(w, status, p)
 }
 
-// refuse answers what is final.
-func (h *Handler) refuse(w http.ResponseWriter, status int, reason, field, message string) {
+// problem is the body of an answer that is final. It has the form of the errors of JSON
+// over HTTP.
+type problem struct {
+	// Code is that of gRPC, in lower case.
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Reason  string `json:"reason,omitempty"`
+	Field   string `json:"field,omitempty"`
+}
+
+// codes are the codes of the statuses of problems.
+var codes = map[int]string{
+	http.StatusBadRequest:       "invalid_argument",
+	http.StatusUnauthorized:     "unauthenticated",
+	http.StatusForbidden:        "permission_denied",
+	http.StatusNotFound:         "unimplemented",
+	http.StatusMethodNotAllowed: "unimplemented",
+}
+
+// refuse answers what is final. The code follows from the status.
+func (h *Handler) refuse(w http.ResponseWriter, status int, p problem) {
 	h.refused.Add(1)
+	p.Code = codes[status]
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(line(struct {
-		Reason  string `json:"reason,omitempty"`
-		Field   string `json:"field,omitempty"`
-		Message string `json:"message"`
-	}{reason, field, message}), '\n'))
+	_, _ = w.Write(append(line(p), '\n'))
 }

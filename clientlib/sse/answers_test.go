@@ -26,27 +26,30 @@ func TestBadRequestsAreRefusedWithTheFieldAndTheLimit(t *testing.T) {
 	for _, c := range []struct {
 		target, lastEventID, field, says string
 	}{
-		{"/v1/streams", "", "channel", "is empty"},
+		{"/v1/streams", "", "channel", "channel is empty"},
 		{"/v1/streams?channel=" + long, "", "channel", "256 bytes, the limit is 255"},
 		{"/v1/streams?channel=a&scope=" + long, "", "scope", "256 bytes, the limit is 255"},
 		{"/v1/streams?channel=a%0Ab", "", "channel", "control character U+000A"},
 		{"/v1/streams?channel=a%C2%85b", "", "channel", "control character U+0085"},
 		{"/v1/streams?channel=%FF", "", "channel", "UTF-8"},
-		{"/v1/streams?channel=a&channel=b", "", "channel", "once"},
+		{"/v1/streams?channel=a&channel=b", "", "channel", "channel and scope must be there once"},
 		{"/v1/streams/orders", "", "path", "CHANNEL/SCOPE"},
 		{"/v1/streams/a/b/c", "", "path", "one slash"},
 		{"/v1/streams/a/b?channel=x", "", "stream", "path"},
 		{"/v1/streams?stream=a/1&stream=a/2&stream=a/3", "", "stream", "3 times, the limit is 2"},
 		{"/v1/streams?stream=a/1&stream=a/1", "", "stream", "twice"},
 		{"/v1/streams?stream=a", "", "stream", "CHANNEL/SCOPE"},
-		{"/v1/streams?stream=a/1&channel=b", "", "stream", "exclude"},
+		{"/v1/streams?stream=a/1&channel=b", "", "stream", "stream excludes channel and scope"},
 		{"/v1/streams?channel=%zz", "", "query", "percent-encoded"},
 		{one + "?after=1", "", "after", "EPOCH-SEQUENCE"},
 		{one + "?after=1-01", "", "after", "leading zeros"},
 		{one + "?after=1--1", "", "after", "EPOCH-SEQUENCE"},
 		{one + "?after=1-9223372036854775808", "", "after", "below 2^63"},
 		{one + "?after=1-1,1-2", "", "after", "2 positions, and there are 1 streams"},
-		{one + "?after=1-1&last=5", "", "after", "exclude"},
+		{one + "?after=1-1&last=5", "", "after", "after, last and from exclude each other"},
+		// Symptom: this subscribed to the empty scope, and nobody was told.
+		{"/v1/streams?channel=orders&scop=1", "", "scop", "parameter \"scop\", which is none of channel, scope, stream"},
+		{one + "?token=secret&from=live", "", "token", "parameter \"token\""},
 		{one + "?last=-1", "", "last", "decimal number"},
 		{one + "?last=1.5", "", "last", "decimal number"},
 		{one + "?from=newest", "", "from", "oldest or live"},
@@ -62,10 +65,10 @@ func TestBadRequestsAreRefusedWithTheFieldAndTheLimit(t *testing.T) {
 			headers = []string{"Last-Event-ID", c.lastEventID}
 		}
 		response, cancel := e.request(http.MethodGet, c.target, headers...)
-		var body struct{ Reason, Field, Message string }
+		var body struct{ Code, Reason, Field, Message string }
 		err := json.NewDecoder(response.Body).Decode(&body)
 		cancel()
-		if err != nil || response.StatusCode != http.StatusBadRequest || body.Reason != "INVALID_FIELD" || body.Field != c.field || !strings.Contains(body.Message, c.says) {
+		if err != nil || response.StatusCode != http.StatusBadRequest || body.Code != "invalid_argument" || body.Reason != "INVALID_FIELD" || body.Field != c.field || !strings.Contains(body.Message, c.says) {
 			t.Errorf("%.80s, id %q: %s, %+v, %v; want 400, field %s, %q", c.target, c.lastEventID, response.Status, body, err, c.field, c.says)
 		}
 	}
@@ -122,8 +125,12 @@ func TestMethods(t *testing.T) {
 		{http.MethodPost, one, 405}, {http.MethodDelete, one, 405}, {http.MethodGet, "/v1/streams2", 404}, {http.MethodGet, "/", 404},
 	} {
 		response, cancel := e.request(c.method, c.target)
-		if body, err := io.ReadAll(response.Body); response.StatusCode != c.want || c.method == http.MethodHead && len(body) > 0 || err != nil {
+		body, err := io.ReadAll(response.Body)
+		if response.StatusCode != c.want || c.method == http.MethodHead && len(body) > 0 || err != nil {
 			t.Errorf("%s %s: %s, %q, %v", c.method, c.target, response.Status, body, err)
+		}
+		if body := string(body); c.want >= 404 && !strings.HasPrefix(body, `{"code":"unimplemented","message":"the`) {
+			t.Errorf("%s %s: the body is %s", c.method, c.target, body)
 		}
 		if allow := response.Header.Get("Allow"); c.want == 405 && allow != "GET, HEAD, OPTIONS" {
 			t.Errorf("%s: Allow is %q", c.method, allow)
@@ -270,9 +277,13 @@ func TestAuthorize(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want int
+		says string
 	}{
-		{&sse.Refusal{Status: 401, Message: "who are you"}, 401}, {fmt.Errorf("wrapped: %w", &sse.Refusal{Status: 403, Message: "no"}), 403},
-		{&sse.Refusal{Message: "no"}, 403}, {&sse.Refusal{Status: 500}, 403}, {errors.New("the directory is away"), 200},
+		{&sse.Refusal{Status: 401, Message: "who are you"}, 401, "unauthenticated UNAUTHENTICATED"},
+		{&sse.Refusal{Status: 401, Reason: "TOKEN_EXPIRED", Message: "renew"}, 401, "unauthenticated TOKEN_EXPIRED"},
+		{fmt.Errorf("wrapped: %w", &sse.Refusal{Status: 403, Message: "no"}), 403, "permission_denied PERMISSION_DENIED"},
+		{&sse.Refusal{Message: "no"}, 403, "permission_denied PERMISSION_DENIED"}, {&sse.Refusal{Status: 500}, 403, "permission_denied PERMISSION_DENIED"},
+		{errors.New("the directory is away"), 200, ""},
 	} {
 		answer = c.err
 		response, cancel := e.request(http.MethodGet, "/v1/streams?stream=a/1&stream=b/2", "Last-Event-ID", "1-2,3-4")
@@ -280,6 +291,10 @@ func TestAuthorize(t *testing.T) {
 		cancel()
 		if response.StatusCode != c.want || err != nil {
 			t.Errorf("%v: %s, %v", c.err, response.Status, err)
+		}
+		var problem struct{ Code, Reason string }
+		if err := json.Unmarshal(body, &problem); c.want != 200 && (err != nil || problem.Code+" "+problem.Reason != c.says) {
+			t.Errorf("%v: the body is %s, want %s", c.err, body, c.says)
 		}
 		if c.want == 200 {
 			events, err := strict(strings.NewReader(string(body)))
@@ -293,6 +308,17 @@ func TestAuthorize(t *testing.T) {
 	}
 	if len(seen) != 2 || seen[1] != (clientlib.Stream{Channel: "b", Scope: "2"}) {
 		t.Errorf("the streams to authorize were %v", seen)
+	}
+}
+
+// An Authorize of a program's own may look at a parameter of its own.
+func TestParametersOfAuthorizeAreNotRefused(t *testing.T) {
+	e := start(t, func(c *sse.Config, _ *http.Server) { c.Parameters = []string{"ticket"} })
+	if got := e.status(one + "?ticket=7"); got != 200 {
+		t.Errorf("it was answered %d", got)
+	}
+	if got := e.status(one + "?tickets=7"); got != 400 {
+		t.Errorf("another was answered %d", got)
 	}
 }
 

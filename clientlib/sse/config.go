@@ -32,6 +32,9 @@ type Config struct {
 	// other error is trouble that passes, which the browser comes back after, and is
 	// logged. It must not keep streams.
 	Authorize func(r *http.Request, streams []clientlib.Stream) (Grant, error)
+	// Parameters are those of the query that Authorize looks at, beside a [Signer]'s. Other
+	// unknown ones are refused with 400.
+	Parameters []string
 	// AllowedOrigins are the origins whose pages may read what is answered (CORS), such
 	// as https://app.example.com, with credentials. https://*.example.com stands for all
 	// origins below that domain, which has two labels or more. A * is nowhere else, but
@@ -80,9 +83,10 @@ type Config struct {
 	// for a second, the one whose write has lasted longest is ended, for one that waits.
 	// Default: 256 MiB.
 	MaxReplayBytes int
-	// Logger is told of trouble, of each kind once a second at most and how often it was
-	// left out meanwhile, and never of URLs or headers, which have credentials. Nil:
-	// nobody is.
+	// Logger is told of trouble, of each kind once a second at most, and of refusals, of
+	// each reason once in five seconds, at level WARN, or DEBUG if a credential has
+	// expired; and how often each was left out meanwhile. It is never told of URLs or
+	// headers, which have credentials. Nil: nobody is.
 	Logger *slog.Logger
 }
 
@@ -97,12 +101,22 @@ type Refusal struct {
 	// Status is 401 (no credential, or not a valid one) or 403 (valid, and does not
 	// allow this). Anything else is sent as 403.
 	Status int
+	// Reason is for programs, and is sent to the browser: TOKEN_EXPIRED if the credential
+	// was valid, so that a page can get another one without asking anybody. Empty:
+	// UNAUTHENTICATED with 401, PERMISSION_DENIED with 403.
+	Reason string
 	// Message is for people. It is sent to the browser.
 	Message string
+	// Cause is what the log is told instead of the message, and not the browser; it must
+	// not have the credential in it. It may be nil.
+	Cause error
 }
 
 // Error is the message.
 func (r *Refusal) Error() string { return r.Message }
+
+// Unwrap returns the cause.
+func (r *Refusal) Unwrap() error { return r.Cause }
 
 func (c Config) withDefaults() Config {
 	setDefault(&c.Heartbeat, defaultHeartbeat)

@@ -215,7 +215,7 @@ func (c *conn) postpone(reason string) {
 func (c *conn) refuse(ctx context.Context, err error) {
 	var e *clientlib.Error
 	if errors.As(err, &e) && e.Reason == clientlib.ReasonInvalidField {
-		c.handler.refuse(c.writer, http.StatusBadRequest, e.Reason, e.Field, e.Message)
+		c.handler.refuse(c.writer, http.StatusBadRequest, problem{Message: e.Message, Reason: e.Reason, Field: e.Field})
 		return
 	}
 	c.handler.log.tell(ctx, slog.LevelWarn, "cannot subscribe for a browser", err)

@@ -21,6 +21,10 @@
 //	from=oldest      with everything that may be replayed; the default
 //	from=live        with what is published from now on
 //
+// As for every subscriber, a closed stream that is asked for from the beginning is waited
+// for until it is opened again; a position of another numbering than the stream's is told
+// as a gap, and the next numbering is waited for in the same way if this one is closed.
+//
 // POSITION is EPOCH-SEQUENCE as everywhere, and with several streams those of all, in the
 // order of the URL, joined by commas: as many as there are streams.
 //
@@ -71,9 +75,11 @@
 //
 // EventSource gives up for ever on any answer but 200. So that is what trouble gets that
 // may pass: 200, retry:, the request's Last-Event-ID as a bare id:, fanfare.reconnect, and
-// the end. Final are 400 (a field of the request is outside its limit; the JSON body names
-// it), 401 and 403 (refused), 404, 405, and 204: all streams are closed, and the request's
-// positions are at their ends.
+// the end. Final are 400 (a field of the request is outside its limit, or a parameter of the
+// query is not known), 401 and 403 (refused), 404, 405, and 204: all streams are closed,
+// and the request's positions are at their ends. The body of an error is JSON, as that of
+// calls over HTTP: code, message, and as far as there are any reason and field. With 401
+// the reason is TOKEN_EXPIRED if another token will do, and UNAUTHENTICATED otherwise.
 //
 // # Ephemeral frames
 //

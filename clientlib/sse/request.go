@@ -2,8 +2,10 @@ package sse
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -18,13 +20,14 @@ const route = "/v1/streams"
 // maxNameBytes is the limit of channels and scopes.
 const maxNameBytes = 255
 
-// fieldError says what of a request is outside its limit.
+// fieldError says what of a request is outside its limit. The message is a sentence.
 type fieldError struct{ field, message string }
 
-func (e *fieldError) Error() string { return e.field + ": " + e.message }
+func (e *fieldError) Error() string { return e.message }
 
+// badField completes a sentence that begins with the field.
 func badField(field, format string, args ...any) error {
-	return &fieldError{field, fmt.Sprintf(format, args...)}
+	return &fieldError{field, field + " " + fmt.Sprintf(format, args...)}
 }
 
 // asked is what a request asks for.
@@ -69,11 +72,15 @@ func (s start) upstream() clientlib.Start {
 	}
 }
 
-// parse reads a request. The error is a *fieldError.
-func parse(r *http.Request, maxStreams int) (asked, error) {
+// parse reads a request, of which others know some parameters of the query. The error is a
+// *fieldError.
+func parse(r *http.Request, maxStreams int, others []string) (asked, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return asked{}, badField("query", "is not percent-encoded")
+	}
+	if err := checkParameters(query, others); err != nil {
+		return asked{}, err
 	}
 	var a asked
 	if a.streams, err = streamsOf(r.URL.EscapedPath(), query, maxStreams); err != nil {
@@ -86,12 +93,27 @@ func parse(r *http.Request, maxStreams int) (asked, error) {
 	return a, err
 }
 
+// parameters are those of the query; those of a signed URL follow.
+var parameters = []string{"channel", "scope", "stream", "after", "last", "from", "format"}
+
+// checkParameters refuses a parameter that nobody knows: with one that is misspelt another
+// stream would be meant, and nobody told.
+func checkParameters(query url.Values, others []string) error {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if name != expiresField && name != signatureField && !slices.Contains(parameters, name) && !slices.Contains(others, name) {
+			known := strings.Join(append(slices.Clone(parameters), others...), ", ")
+			return &fieldError{name, fmt.Sprintf("the query has the parameter %.64q, which is none of %s", name, known)}
+		}
+	}
+	return nil
+}
+
 // streamsOf reads the streams of a URL, at least one.
 func streamsOf(escapedPath string, query url.Values, maxStreams int) ([]clientlib.Stream, error) {
 	var streams []clientlib.Stream
 	switch rest, below := strings.CutPrefix(escapedPath, route+"/"); {
 	case below && (query.Has("channel") || query.Has("scope") || query.Has("stream")):
-		return nil, badField("stream", "is named by the path, and the query must not name another")
+		return nil, &fieldError{"stream", "the path names a stream, and the query must not name another"}
 	case below:
 		s, err := pairOf("path", rest)
 		if err != nil {
@@ -99,7 +121,7 @@ func streamsOf(escapedPath string, query url.Values, maxStreams int) ([]clientli
 		}
 		streams = append(streams, s)
 	case query.Has("stream") && (query.Has("channel") || query.Has("scope")):
-		return nil, badField("stream", "and channel exclude each other; name several streams by stream=CHANNEL/SCOPE each")
+		return nil, &fieldError{"stream", "stream excludes channel and scope; name several streams by stream=CHANNEL/SCOPE each"}
 	case query.Has("stream"):
 		if n := len(query["stream"]); n > maxStreams {
 			return nil, badField("stream", "is there %d times, the limit is %d", n, maxStreams)
@@ -112,7 +134,7 @@ func streamsOf(escapedPath string, query url.Values, maxStreams int) ([]clientli
 			streams = append(streams, s)
 		}
 	case len(query["channel"]) > 1 || len(query["scope"]) > 1:
-		return nil, badField("channel", "and scope must be there once; name several streams by stream=CHANNEL/SCOPE each")
+		return nil, &fieldError{"channel", "channel and scope must be there once at most; name several streams by stream=CHANNEL/SCOPE each"}
 	default:
 		streams = append(streams, clientlib.Stream{Channel: query.Get("channel"), Scope: query.Get("scope")})
 	}
@@ -204,7 +226,7 @@ func startsOf(lastEventID []string, query url.Values, streams int) (starts []sta
 		}
 	}
 	if given > 1 {
-		return nil, false, badField("after", "last and from exclude each other")
+		return nil, false, &fieldError{"after", "after, last and from exclude each other"}
 	}
 	if text := query.Get("after"); text != "" {
 		starts, err = positionsOf("after", text, streams)
@@ -245,7 +267,7 @@ func positionsOf(field, text string, streams int) ([]start, error) {
 	for i, part := range parts {
 		p, err := clientlib.ParsePosition(part)
 		if err != nil {
-			return nil, badField(field, "%s", err)
+			return nil, &fieldError{field, field + ": " + err.Error()}
 		}
 		starts[i] = after(p)
 	}

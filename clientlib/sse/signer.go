@@ -110,14 +110,14 @@ func (s *Signer) streamsBelow(path string, query url.Values) (streams []clientli
 }
 
 // Verify reports whether r's URL was signed for streams and is still good; otherwise the
-// error is a *[Refusal] with 401. It is made to be called by [Config.Authorize]. The grant
+// error is a *[Refusal] with 401, and TOKEN_EXPIRED if it was good. It is made to be called by [Config.Authorize]. The grant
 // ends when the URL does.
 func (s *Signer) Verify(r *http.Request, streams []clientlib.Stream) (Grant, error) {
 	query := r.URL.Query()
 	end, signature := query.Get(expiresField), query.Get(signatureField)
 	given, err := base64.RawURLEncoding.DecodeString(signature)
 	if err != nil || signature == "" || end == "" {
-		return Grant{}, &Refusal{http.StatusUnauthorized, "the URL has no valid signature"}
+		return Grant{}, &Refusal{Status: http.StatusUnauthorized, Message: "the URL has no valid signature"}
 	}
 	good := false
 	for _, k := range s.keys { // all, so that the time does not tell which
@@ -125,11 +125,14 @@ func (s *Signer) Verify(r *http.Request, streams []clientlib.Stream) (Grant, err
 	}
 	unix, err := strconv.ParseInt(end, 10, 64)
 	if !good || err != nil {
-		return Grant{}, &Refusal{http.StatusUnauthorized, "the URL has no valid signature"}
+		return Grant{}, &Refusal{Status: http.StatusUnauthorized, Message: "the URL has no valid signature"}
 	}
 	expires := time.Unix(unix, 0)
-	if left := time.Until(expires); left <= 0 || left > MaxSignedFor+maxSkew {
-		return Grant{}, &Refusal{http.StatusUnauthorized, "the signed URL has expired"}
+	switch left := time.Until(expires); {
+	case left <= 0:
+		return Grant{}, &Refusal{Status: http.StatusUnauthorized, Reason: reasonTokenExpired, Message: "the signed URL has expired"}
+	case left > MaxSignedFor+maxSkew:
+		return Grant{}, &Refusal{Status: http.StatusUnauthorized, Message: fmt.Sprintf("the URL was signed for longer than %s", MaxSignedFor)}
 	}
 	return Grant{Expires: expires}, nil
 }

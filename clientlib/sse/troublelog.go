@@ -8,8 +8,13 @@ import (
 	"time"
 )
 
-// troubleInterval is the least time between two lines of one kind.
-const troubleInterval = time.Second
+const (
+	// troubleInterval is the least time between two lines of one kind.
+	troubleInterval = time.Second
+	// refusalInterval is the same of refusals, which anybody can cause, as for those of
+	// calls.
+	refusalInterval = 5 * time.Second
+)
 
 // troubleLog tells of trouble that all browsers have at the same time: while the servers
 // are away each of them comes back every few seconds. The first line of a kind is
@@ -18,7 +23,7 @@ type troubleLog struct {
 	logger *slog.Logger
 
 	mu sync.Mutex // guards kinds
-	// kinds are by their texts, which are constants.
+	// kinds are by their texts, and reasons of refusals: the program's, never a browser's.
 	kinds map[string]*troubleKind
 }
 
@@ -30,10 +35,20 @@ type troubleKind struct {
 // tell tells of an error, unless it is that somebody has left or ctx, which is theirs, has
 // ended.
 func (t *troubleLog) tell(ctx context.Context, level slog.Level, text string, err error, fields ...any) {
-	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+	t.tellKind(ctx, text, troubleInterval, level, text, err, fields...)
+}
+
+// tellRefusal tells why somebody was refused.
+func (t *troubleLog) tellRefusal(ctx context.Context, level slog.Level, reason string, err error, fields ...any) {
+	const text = "refused a browser"
+	t.tellKind(ctx, text+" "+reason, refusalInterval, level, text, err, append(fields, "reason", reason)...)
+}
+
+func (t *troubleLog) tellKind(ctx context.Context, kind string, interval time.Duration, level slog.Level, text string, err error, fields ...any) {
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) || !t.logger.Enabled(ctx, level) {
 		return
 	}
-	leftOut, due := t.count(text, time.Now())
+	leftOut, due := t.count(kind, time.Now(), interval)
 	if !due {
 		return
 	}
@@ -43,15 +58,15 @@ func (t *troubleLog) tell(ctx context.Context, level slog.Level, text string, er
 	t.logger.Log(ctx, level, text, fields...)
 }
 
-func (t *troubleLog) count(text string, now time.Time) (leftOut int, due bool) {
+func (t *troubleLog) count(kind string, now time.Time, interval time.Duration) (leftOut int, due bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	k := t.kinds[text]
+	k := t.kinds[kind]
 	if k == nil {
 		k = &troubleKind{}
-		t.kinds[text] = k
+		t.kinds[kind] = k
 	}
-	if !k.last.IsZero() && now.Sub(k.last) < troubleInterval {
+	if !k.last.IsZero() && now.Sub(k.last) < interval {
 		k.leftOut++
 		return 0, false
 	}

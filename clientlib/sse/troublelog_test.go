@@ -106,6 +106,42 @@ func TestTroubleOfManyBrowsersIsToldOnceASecond(t *testing.T) {
 	}
 }
 
+// Symptom: nobody could see in the log why a browser's token was refused. Each reason is told
+// at once and then counted, with the cause that the browser is not told; that a token has
+// expired is normal.
+func TestRefusalsAreLoggedByTheirReasons(t *testing.T) {
+	var log logs
+	e := start(t, func(c *sse.Config, _ *http.Server) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Authorize = func(_ *http.Request, streams []clientlib.Stream) (sse.Grant, error) {
+			switch streams[0].Scope {
+			case "expired":
+				return sse.Grant{}, &sse.Refusal{Status: 401, Reason: "TOKEN_EXPIRED", Message: "renew it"}
+			case "invalid":
+				return sse.Grant{}, &sse.Refusal{Status: 401, Message: "not valid", Cause: errors.New("the key is not known")}
+			default:
+				return sse.Grant{}, &sse.Refusal{Status: 403, Message: "not yours"}
+			}
+		}
+	})
+	for range 3 {
+		for scope, want := range map[string]int{"expired": 401, "invalid": 401, "denied": 403} {
+			if got := e.status("/v1/streams/orders/" + scope); got != want {
+				t.Errorf("%s: %d", scope, got)
+			}
+		}
+	}
+	text := log.String()
+	for _, line := range []string{`reason=UNAUTHENTICATED error="the key is not known"`, `reason=PERMISSION_DENIED error="not yours"`} {
+		if strings.Count(text, line) != 1 || !strings.Contains(text, `level=WARN msg="refused a browser" peer.address=127.0.0.1:`) {
+			t.Errorf("%s is not told once: %s", line, text)
+		}
+	}
+	if strings.Contains(text, "renew it") {
+		t.Errorf("what is normal is told: %s", text)
+	}
+}
+
 func (l *logs) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

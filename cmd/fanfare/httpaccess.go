@@ -66,9 +66,9 @@ func (a *webAccess) identify(r *http.Request) (*auth.Identity, error) {
 	case err == nil:
 		return identity, nil
 	case errors.Is(err, auth.ErrExpired):
-		return nil, &sse.Refusal{Status: http.StatusUnauthorized, Message: "the token has expired"}
+		return nil, &sse.Refusal{Status: http.StatusUnauthorized, Reason: reasonTokenExpired, Message: "the token has expired", Cause: err}
 	case errors.Is(err, auth.ErrInvalid):
-		return nil, &sse.Refusal{Status: http.StatusUnauthorized, Message: "the token is not valid"}
+		return nil, &sse.Refusal{Status: http.StatusUnauthorized, Message: "the token is not valid; the server's log says why", Cause: err}
 	default:
 		return nil, err
 	}

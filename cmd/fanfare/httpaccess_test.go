@@ -86,7 +86,7 @@ func TestTokensOverHTTP(t *testing.T) {
 		"no token":               {get(t, events+"room-1"), 401},
 		"another's signature":    {get(t, events+"room-1", bearer(reader[:len(reader)-4]+"AAAA")), 401},
 		"another scheme":         {get(t, events+"room-1", header("Authorization", "Basic "+reader)), 401},
-		"the token in the URL":   {get(t, events+"room-1?token="+reader+"&access_token="+reader), 401},
+		"the token in the URL":   {get(t, events+"room-1?token="+reader+"&access_token="+reader), 400},
 		"another scope":          {get(t, events+"room-2", bearer(reader)), 403},
 		"another scope, cookie":  {get(t, events+"room-2", cookie), 403},
 		"another right":          {get(t, events+"room-1", bearer(writer)), 403},
@@ -127,6 +127,10 @@ func TestTokensOverHTTP(t *testing.T) {
 	if strings.Contains(s.stderr.String(), "signature=") {
 		t.Error("a signed URL was logged")
 	}
+	// Symptom: why a browser's token was refused was nowhere to be seen.
+	if log := s.stderr.String(); !strings.Contains(log, "refused a browser") || !strings.Contains(log, "signature is invalid") {
+		t.Errorf("the log does not say what is wrong with tokens: %s", log)
+	}
 }
 
 // Scenario S130. Symptom: tokens were looked at when a stream began only, and one that was
@@ -153,6 +157,11 @@ func TestEventStreamsEndWithTheirTokens(t *testing.T) {
 	publish(5, 10)
 	if p := get(t, site+"/v1/streams/c/s", bearer(short)); p.status != http.StatusUnauthorized {
 		t.Errorf("with the old token: status %d", p.status)
+	} else if p.fields["reason"] != "TOKEN_EXPIRED" {
+		t.Errorf("a page cannot tell that another token will do: %s", p.body)
+	}
+	if p := get(t, site+"/v1/streams/c/s", bearer(long[:len(long)-4]+"AAAA")); p.fields["reason"] != "UNAUTHENTICATED" {
+		t.Errorf("a page cannot tell that somebody must log in: %s", p.body)
 	}
 	next := open(t, nil, site+"/v1/streams/c/s", bearer(long), header("Last-Event-ID", tab.last))
 	for len(frames) < 10 {

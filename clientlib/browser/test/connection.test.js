@@ -53,7 +53,7 @@ test('trouble that passes is waited for; what asking again cannot help ends it',
     subscription.close();
   }
   for (const [status, body, message] of [
-    [400, { code: 'invalid_argument', message: 'scope: has 256 bytes', reason: 'INVALID_FIELD', field: 'scope' }, 'scope: has 256 bytes'],
+    [400, { code: 'invalid_argument', message: 'scope has 256 bytes', reason: 'INVALID_FIELD', field: 'scope' }, 'scope has 256 bytes'],
     [403, 'no', 'the server answered 403'],
     [404, '', 'the server answered 404'],
     [401, { message: 'who are you?' }, 'who are you?'],
@@ -402,4 +402,63 @@ test('a signed address is renewed before it expires, while the old connection st
   await world.settle();
   await world.last(4).answer(401);
   assert.equal(subscription.status.state, 'ended');
+});
+
+// Symptom: while no server was there, a page said every few seconds that it was connected.
+// A proxy answers 200 then, with a time and nothing else, so that EventSource comes back.
+test('an answer of a proxy in place of a server does not open a subscription', async () => {
+  const { world, subscription, take } = await follow(stream);
+  const source = world.last(1);
+  await source.open();
+  await source.cut();
+  assert.deepEqual(take(), ['connecting', 'waiting']);
+  await source.open();
+  assert.deepEqual(take(), []);
+  await source.event('fanfare.caught_up', { stream, position: '7-1' }, '7-1');
+  assert.deepEqual(take(), ['open', 'caught up 7-1']);
+  subscription.close();
+
+  const other = await follow(stream, fetching);
+  await other.world.last(1).open('retry: 4000\n\n');
+  await other.world.last().end();
+  assert.deepEqual(other.take(), ['connecting', 'waiting']);
+  await other.world.pass(4100);
+  await other.world.last(2).open('retry: 4000\n' + wire.id('7-1'));
+  assert.deepEqual(other.take(), ['connecting', 'open'], 'the id of a stream is enough');
+  await other.world.last().end();
+  await other.world.pass(5_000);
+  await other.world.last(3).open(wire.id('7-1') + 'retry: 2000\n' + wire.event('fanfare.reconnect', { reason: 'UNAVAILABLE', retry_in_ms: 2000 }));
+  assert.deepEqual(other.take(), ['waiting', 'connecting'], 'a server that has the page come back opens nothing');
+  other.subscription.close();
+});
+
+test('an EventSource that is not answered is not waited for when the network is back', async () => {
+  const { world, subscription } = await follow(stream, { heartbeat: 1000 });
+  await world.pass(2999);
+  await world.fire('online');
+  world.last(1);
+  await world.pass(1);
+  await world.fire('online');
+  assert.equal(world.last(2).kind, 'fetch');
+  subscription.close();
+});
+
+test('a wait is told in whole milliseconds', async () => {
+  const world = new World();
+  world.chance = 1 / 3;
+  const { subscription } = await follow(stream, fetching, world);
+  await world.last(1).fail();
+  assert.equal(subscription.status.retryIn, 33);
+  await world.pass(33);
+  await world.last(2).answer(503, { message: 'busy', retryIn: 0.0015 });
+  assert.equal(subscription.status.error.retryIn, 2);
+  subscription.close();
+});
+
+test('a page can tell whether to log in or to get another token', async () => {
+  for (const reason of ['UNAUTHENTICATED', 'TOKEN_EXPIRED']) {
+    const { world, subscription } = await follow(stream, fetching);
+    await world.last(1).answer(401, { code: 'unauthenticated', message: 'no', reason });
+    assert.equal(subscription.status.error.reason, reason);
+  }
 });
