@@ -224,8 +224,10 @@ export class Subscription {
         heard: ofLink(() => (link.heard = this.#world.now())),
         id: ofLink((lastEventId) => {
           this.#take(() => this.#takeIds(lastEventId));
-          // The next event may be that the server has the page come back.
-          queueMicrotask(ofLink(() => link.error ?? this.#opened(link)));
+          if (lastEventId !== '') {
+            // The next event may be that the server has the page come back.
+            queueMicrotask(ofLink(() => link.error ?? this.#opened(link)));
+          }
         }),
         event: ofLink((event) => this.#take(() => this.#takeEvent(event))),
         retry: ofLink((milliseconds) => (link.retryIn = milliseconds)),

@@ -85,14 +85,11 @@ func (h *Handler) refuseAccess(w http.ResponseWriter, r *http.Request, refusal *
 	if p.Reason == "" {
 		p.Reason = strings.ToUpper(codes[status])
 	}
-	level, cause := slog.LevelWarn, error(refusal)
+	level := slog.LevelWarn
 	if p.Reason == reasonTokenExpired { // what is normal must not fill the log
 		level = slog.LevelDebug
 	}
-	if refusal.Cause != nil {
-		cause = refusal.Cause
-	}
-	h.log.tellRefusal(r.Context(), level, p.Reason, cause, "peer.address", r.RemoteAddr)
+	h.log.tellRefusal(r.Context(), level, p.Reason, refusal, "peer.address", r.RemoteAddr)
 	h.refuse(w, status, p)
 }
 

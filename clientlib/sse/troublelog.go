@@ -38,10 +38,15 @@ func (t *troubleLog) tell(ctx context.Context, level slog.Level, text string, er
 	t.tellKind(ctx, text, troubleInterval, level, text, err, fields...)
 }
 
-// tellRefusal tells why somebody was refused.
-func (t *troubleLog) tellRefusal(ctx context.Context, level slog.Level, reason string, err error, fields ...any) {
+// tellRefusal tells why somebody was refused. Those with a cause are counted
+// apart: requests without a credential must not hide what is wrong with others'.
+func (t *troubleLog) tellRefusal(ctx context.Context, level slog.Level, reason string, refusal *Refusal, fields ...any) {
 	const text = "refused a browser"
-	t.tellKind(ctx, text+" "+reason, refusalInterval, level, text, err, append(fields, "reason", reason)...)
+	kind, err := text+" "+reason, error(refusal)
+	if refusal.Cause != nil {
+		kind, err = kind+" with a cause", refusal.Cause
+	}
+	t.tellKind(ctx, kind, refusalInterval, level, text, err, append(fields, "reason", reason)...)
 }
 
 func (t *troubleLog) tellKind(ctx context.Context, kind string, interval time.Duration, level slog.Level, text string, err error, fields ...any) {

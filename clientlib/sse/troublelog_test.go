@@ -115,6 +115,8 @@ func TestRefusalsAreLoggedByTheirReasons(t *testing.T) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		c.Authorize = func(_ *http.Request, streams []clientlib.Stream) (sse.Grant, error) {
 			switch streams[0].Scope {
+			case "nobody":
+				return sse.Grant{}, &sse.Refusal{Status: 401, Message: "log in"}
 			case "expired":
 				return sse.Grant{}, &sse.Refusal{Status: 401, Reason: "TOKEN_EXPIRED", Message: "renew it"}
 			case "invalid":
@@ -124,6 +126,9 @@ func TestRefusalsAreLoggedByTheirReasons(t *testing.T) {
 			}
 		}
 	})
+	if got := e.status("/v1/streams/orders/nobody"); got != 401 {
+		t.Errorf("without a credential: %d", got)
+	}
 	for range 3 {
 		for scope, want := range map[string]int{"expired": 401, "invalid": 401, "denied": 403} {
 			if got := e.status("/v1/streams/orders/" + scope); got != want {
@@ -132,7 +137,7 @@ func TestRefusalsAreLoggedByTheirReasons(t *testing.T) {
 		}
 	}
 	text := log.String()
-	for _, line := range []string{`reason=UNAUTHENTICATED error="the key is not known"`, `reason=PERMISSION_DENIED error="not yours"`} {
+	for _, line := range []string{`reason=UNAUTHENTICATED error="log in"`, `reason=UNAUTHENTICATED error="the key is not known"`, `reason=PERMISSION_DENIED error="not yours"`} {
 		if strings.Count(text, line) != 1 || !strings.Contains(text, `level=WARN msg="refused a browser" peer.address=127.0.0.1:`) {
 			t.Errorf("%s is not told once: %s", line, text)
 		}
