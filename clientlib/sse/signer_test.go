@@ -146,7 +146,7 @@ func TestASignerHasTheHandlersLimitOfStreams(t *testing.T) {
 	for limit, good := range map[int]bool{0: false, 60: false, 61: true} {
 		s := newSigner(t, key1)
 		s.MaxStreams = limit
-		if _, err := s.Sign(u, time.Now().Add(time.Minute)); (err == nil) != good || !good && !strings.Contains(err.Error(), "stream: is there 61 times") {
+		if _, err := s.Sign(u, time.Now().Add(time.Minute)); (err == nil) != good || !good && !strings.Contains(err.Error(), "stream is there 61 times") {
 			t.Errorf("61 streams with the limit %d: %v", limit, err)
 		}
 	}
