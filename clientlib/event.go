@@ -45,6 +45,10 @@ type Subscribed struct {
 	ResumeAfter Position
 	// Resumed is true if delivery continues from a position without a gap.
 	Resumed bool
+	// Ephemeral is true if the stream has ever carried an ephemeral frame. Where a
+	// subscription comes back to such a stream, a Gap with the reason
+	// [EphemeralMaybeMissed] follows.
+	Ephemeral bool
 }
 
 // CaughtUp says that all frames stored before the subscription began have been

@@ -165,7 +165,8 @@ func (t *track) takeSubscribed(n *fanfarev1.Subscribed) error {
 	if t.owesGap = t.resumes && !n.GetResumed(); !t.owesGap { // otherwise the Gap moves it
 		t.moveTo(after, head)
 	}
-	t.add(&Subscribed{Head: head, Oldest: n.GetOldest(), ResumeAfter: after, Resumed: n.GetResumed()})
+	t.ephemeral = t.ephemeral || n.GetEphemeral()
+	t.add(&Subscribed{Head: head, Oldest: n.GetOldest(), ResumeAfter: after, Resumed: n.GetResumed(), Ephemeral: n.GetEphemeral()})
 	if again && t.ephemeral {
 		t.add(&Gap{Reason: EphemeralMaybeMissed, Requested: after, Oldest: n.GetOldest(), Head: head, ResumeAfter: after})
 	}

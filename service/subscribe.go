@@ -68,6 +68,7 @@ func subscribedProto(n hub.Subscribed) *fanfarev1.SubscribeResponse {
 		Oldest:      n.Oldest,
 		ResumeAfter: positionProto(n.ResumeAfter),
 		Resumed:     n.Resumed,
+		Ephemeral:   n.Ephemeral,
 	}}}
 }
 

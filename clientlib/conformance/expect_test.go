@@ -110,7 +110,7 @@ func (w *watch) passes(m message, kind string) bool {
 	case event == "caught_up" && kind != "caught_up":
 		return true
 	default:
-		return event == "gap" && m.text("reason") == "EPHEMERAL_MAYBE_MISSED"
+		return event == "gap" && kind != "gap" && m.text("reason") == "EPHEMERAL_MAYBE_MISSED"
 	}
 }
 

@@ -85,13 +85,10 @@
 //
 // One arrives if it is published while a connection is in force, from its first byte on.
 // Those in between are missed, and a connection that goes on from Last-Event-ID is told so
-// (EPHEMERAL_MAYBE_MISSED), once: at its beginning if the edge knows that the stream
-// carries any, which it does when one has come while it was subscribed; otherwise as soon
-// as it knows, before the first that it hands on. That is the case at another edge, or
-// when the edge was not subscribed for a while. It is told of what may have been missed,
-// so also where nothing was; and until one more comes, or the server says that it did not
-// hear of any, nobody knows. The same is told to a connection that stays, when the edge had
-// to subscribe anew.
+// (EPHEMERAL_MAYBE_MISSED), once: at its beginning if the stream has ever carried any, which
+// the server says when the edge subscribes; otherwise before the first that it hands on. It
+// is told of what may have been missed, so also where nothing was. The same is told to a
+// connection that stays, when the edge had to subscribe anew.
 //
 // One that was received may come a second time to a browser that changes to an edge which
 // is behind the one before: it has no position that would tell the two apart. A page for

@@ -134,6 +134,7 @@ func (r *relay) takeFrameLocked(f *clientlib.Frame) {
 }
 
 func (r *relay) takeSubscribedLocked(e *clientlib.Subscribed) {
+	r.ephemeral = r.ephemeral || e.Ephemeral
 	switch {
 	case !r.begun:
 		r.begun = true

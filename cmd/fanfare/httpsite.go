@@ -72,6 +72,8 @@ func (o *serveOptions) openSite(web *webServer, server *service.Server, verifier
 	access := &webAccess{verifier: verifier, cookie: o.web.cookie, signer: o.web.signer}
 	s.events = sse.New(s.client, sse.Config{
 		Authorize: access.authorize, AllowedOrigins: o.web.allowedOrigins, MaxConnections: web.places.limit, Logger: logger,
+		// Clients of the protocol have the other half.
+		MaxRelays: max(1, min(o.maxSubscriptions, o.maxSessionSubscriptions)/2),
 	})
 	routes := &webRoutes{health: server.HTTPHandler(), events: s.events, calls: s.calls, access: access, origins: o.web.allowedOrigins, console: true}
 	web.answer(routes.handler(web))

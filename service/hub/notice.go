@@ -38,6 +38,8 @@ type Subscribed struct {
 	ResumeAfter backlog.Position
 	// Resumed is true if the start was a position and delivery continues from it.
 	Resumed bool
+	// Ephemeral is true if the stream has ever carried an ephemeral frame.
+	Ephemeral bool
 }
 
 // GapReason says why frames are missing.

@@ -51,6 +51,7 @@ func (s *Subscription) placeLocked(a answer, first bool) {
 	s.judging = false
 	if first {
 		s.subscribed = &a.subscribed
+		s.subscribed.Ephemeral = s.stream.marked
 		s.stream.roster.add(s)
 		s.enterLocked(a.tail, a.subscribed.ResumeAfter)
 		// What came before is not for this subscription.

@@ -164,6 +164,7 @@ class Resumption:
         elif not event.resumed:
             self._owes_gap = True
         received.append(Received(event, self.position))
+        self._seen_ephemeral = self._seen_ephemeral or message.ephemeral
         if self._interrupted and self._seen_ephemeral:
             missed = Gap(
                 reason=GapReason.EPHEMERAL_MAYBE_MISSED,

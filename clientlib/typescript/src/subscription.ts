@@ -242,6 +242,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
   *#notice(notice: SubscribeResponse['notice']): Generator<Event, void, undefined> {
     switch (notice.case) {
       case 'subscribed':
+        this.#sawEphemeral ||= notice.value.ephemeral;
         yield* this.#subscribed(subscribedOf(notice.value));
         break;
       case 'caughtUp': {

@@ -1328,7 +1328,10 @@ type Subscribed struct {
 	ResumeAfter *Position `protobuf:"bytes,3,opt,name=resume_after,json=resumeAfter,proto3" json:"resume_after,omitempty"`
 	// True if the start was a position and delivery continues from it without a
 	// gap.
-	Resumed       bool `protobuf:"varint,4,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	Resumed bool `protobuf:"varint,4,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	// True if the stream has ever carried an ephemeral frame: who was subscribed before
+	// and comes back may have missed some in between.
+	Ephemeral     bool `protobuf:"varint,5,opt,name=ephemeral,proto3" json:"ephemeral,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1387,6 +1390,13 @@ func (x *Subscribed) GetResumeAfter() *Position {
 func (x *Subscribed) GetResumed() bool {
 	if x != nil {
 		return x.Resumed
+	}
+	return false
+}
+
+func (x *Subscribed) GetEphemeral() bool {
+	if x != nil {
+		return x.Ephemeral
 	}
 	return false
 }
@@ -3584,13 +3594,14 @@ const file_fanfare_v1_fanfare_proto_rawDesc = "" +
 	"\x06status\x18\x06 \x01(\v2\x12.fanfare.v1.StatusH\x00R\x06status\x12,\n" +
 	"\x06closed\x18\a \x01(\v2\x12.fanfare.v1.ClosedH\x00R\x06closed\x12/\n" +
 	"\aclosing\x18\b \x01(\v2\x13.fanfare.v1.ClosingH\x00R\aclosingB\b\n" +
-	"\x06notice\"\xa1\x01\n" +
+	"\x06notice\"\xbf\x01\n" +
 	"\n" +
 	"Subscribed\x12(\n" +
 	"\x04head\x18\x01 \x01(\v2\x14.fanfare.v1.PositionR\x04head\x12\x16\n" +
 	"\x06oldest\x18\x02 \x01(\x04R\x06oldest\x127\n" +
 	"\fresume_after\x18\x03 \x01(\v2\x14.fanfare.v1.PositionR\vresumeAfter\x12\x18\n" +
-	"\aresumed\x18\x04 \x01(\bR\aresumed\"<\n" +
+	"\aresumed\x18\x04 \x01(\bR\aresumed\x12\x1c\n" +
+	"\tephemeral\x18\x05 \x01(\bR\tephemeral\"<\n" +
 	"\bCaughtUp\x120\n" +
 	"\bposition\x18\x01 \x01(\v2\x14.fanfare.v1.PositionR\bposition\"\xe3\x01\n" +
 	"\x03Gap\x12-\n" +

@@ -486,16 +486,18 @@ class SubscribeResponse(_message.Message):
     def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., subscribed: _Optional[_Union[Subscribed, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., gap: _Optional[_Union[Gap, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ...) -> None: ...
 
 class Subscribed(_message.Message):
-    __slots__ = ["head", "oldest", "resume_after", "resumed"]
+    __slots__ = ["ephemeral", "head", "oldest", "resume_after", "resumed"]
+    EPHEMERAL_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     OLDEST_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     RESUME_AFTER_FIELD_NUMBER: _ClassVar[int]
+    ephemeral: bool
     head: Position
     oldest: int
     resume_after: Position
     resumed: bool
-    def __init__(self, head: _Optional[_Union[Position, _Mapping]] = ..., oldest: _Optional[int] = ..., resume_after: _Optional[_Union[Position, _Mapping]] = ..., resumed: bool = ...) -> None: ...
+    def __init__(self, head: _Optional[_Union[Position, _Mapping]] = ..., oldest: _Optional[int] = ..., resume_after: _Optional[_Union[Position, _Mapping]] = ..., resumed: bool = ..., ephemeral: bool = ...) -> None: ...
 
 class Unsubscribed(_message.Message):
     __slots__ = []
