@@ -32,6 +32,29 @@ func (r *reader) ephemerals(n int) []string {
 	return r.ephemeral
 }
 
+// Symptom: a client that had never had an ephemeral frame lost its connection, missed the
+// first ones, and nobody said so. Whoever subscribes is told that the stream has carried
+// any, whether the hub knows it from the store or from an announcement.
+func TestSubscribersAreToldOfEphemeralFrames(t *testing.T) {
+	bubble(t, Config{}, func(t *testing.T, r *rig) {
+		r.publishMany(orders, 0, 3)
+		first := r.subscribe(orders, Oldest())
+		first.caughtUp()
+		if first.subscribed.Ephemeral {
+			t.Error("a stream that has carried none is said to have")
+		}
+		r.ephemeralMany(orders, 0, 1)
+		first.ephemerals(1)
+		for _, start := range []Start{Live(), After(first.position)} {
+			later := r.subscribe(orders, start)
+			later.caughtUp()
+			if !later.subscribed.Ephemeral {
+				t.Errorf("%+v: nothing is said of the ephemeral frame", start)
+			}
+		}
+	})
+}
+
 // An ephemeral frame is for who is subscribed when it commits, and moves nobody.
 func TestEphemeralFrames(t *testing.T) {
 	bubble(t, Config{}, func(t *testing.T, r *rig) {
