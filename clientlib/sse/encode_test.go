@@ -150,7 +150,8 @@ func FuzzEncode(f *testing.F) {
 		f.Add([]byte(payload), hostileNames[i%len(hostileNames)])
 	}
 	f.Fuzz(func(t *testing.T, payload []byte, eventType string) {
-		checkEncoding(t, clientlib.Frame{Payload: payload, EventType: eventType})
+		// The protocol's strings are UTF-8.
+		checkEncoding(t, clientlib.Frame{Payload: payload, EventType: strings.ToValidUTF8(eventType, "")})
 	})
 }
 
