@@ -90,6 +90,9 @@ func (o *edgeOptions) check(cmd *cobra.Command) error {
 		if err := checkServer(server); err != nil {
 			return err
 		}
+		if advice := portAdvice(server); advice != "" {
+			return usagef("--server %s: %s", server, advice)
+		}
 	}
 	if err := o.web.check(cmd, o.auth.configured()); err != nil {
 		return err

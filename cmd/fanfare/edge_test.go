@@ -143,6 +143,16 @@ func TestEdgeServesAndDrains(t *testing.T) {
 	}
 }
 
+// Symptom: an edge whose server was not there said nothing at all.
+func TestEdgeWithoutAServerSaysThatItWaits(t *testing.T) {
+	edge := start(t, nil, "edge", "--server", deadServer, "--http", "127.0.0.1:0", "--drain-delay", "0")
+	edge.stderr.await(t, "waiting for a server that is ready.*"+deadServer)
+	edge.interrupt()
+	if code := edge.end(); code != exitOK {
+		t.Errorf("it ended with %d: %s", code, edge.stderr)
+	}
+}
+
 // Symptom: an edge whose port failed while it drained slept on, and served nobody, until the
 // time was over. It ends at once, with the error.
 func TestDrainingEdgeEndsWhenAPartFails(t *testing.T) {

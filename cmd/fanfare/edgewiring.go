@@ -55,13 +55,19 @@ func (p *program) edge(ctx context.Context, o *edgeOptions, logger *slog.Logger)
 	routes := &webRoutes{health: health.handler(events.Stats), events: events, access: access, origins: o.web.allowedOrigins}
 	web.answer(routes.handler(web))
 	parts.Start("servers", func(ctx context.Context) error { return health.watch(ctx, logger) })
-	select {
-	case <-health.connected:
-		fmt.Fprintf(p.stdout, "event streams of %s\nhealth on %s\nserving on %s\n", strings.Join(o.servers, ", "), web.url("/healthz"), web.url(streamsPath))
-	case <-ctx.Done():
-		return nil
-	case err := <-parts.Failed():
-		return err
+	unanswered := time.After(time.Second)
+	for connected := false; !connected; {
+		select {
+		case <-health.connected:
+			fmt.Fprintf(p.stdout, "event streams of %s\nhealth on %s\nserving on %s\n", strings.Join(o.servers, ", "), web.url("/healthz"), web.url(streamsPath))
+			connected = true
+		case <-unanswered:
+			logger.Warn("waiting for a server that is ready; browsers are told to come again", "servers", o.servers)
+		case <-ctx.Done():
+			return nil
+		case err := <-parts.Failed():
+			return err
+		}
 	}
 	return o.serveUntil(ctx, parts, health, events, logger)
 }

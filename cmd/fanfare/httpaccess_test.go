@@ -205,6 +205,7 @@ func TestHTTPFlags(t *testing.T) {
 		{[]string{"edge", "--http", "0.0.0.0:0"}, "--insecure-allow-remote"},
 		{[]string{"edge", "--server", "http://127.0.0.1:7420"}, "without http://"},
 		{[]string{"edge", "--server", ""}, "--server must not be empty"},
+		{[]string{"edge", "--server", "localhost"}, "did you mean localhost:7420?"},
 		{[]string{"edge", "--http-cookie", "session"}, "--http-cookie holds a token"},
 		{[]string{"edge", "--drain-delay", "-1s"}, "--drain-delay"},
 		{[]string{"edge", "extra"}, "takes no arguments"},
