@@ -89,7 +89,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"expectation", "/v1/publish", `{"frame": {"channel": "c", "scope": "s", "expectedSequence": "7"}}`, nil, 409, "aborted", "EXPECTATION_FAILED", ""},
 		{"misspelt name", "/v1/publish", `{"frame": {"chanel": "c"}}`, nil, 400, "invalid_argument", "INVALID_FIELD", "chanel"},
 		{"half a request", "/v1/publish", `{"frame":`, nil, 400, "invalid_argument", "INVALID_FIELD", "cannot be read"},
-		{"no Base64", "/v1/publish", `{"frame": {"channel": "c", "payload": "?"}}`, nil, 400, "invalid_argument", "INVALID_FIELD", ""},
+		{"no Base64", "/v1/publish", `{"frame": {"channel": "c", "payload": "?"}}`, nil, 400, "invalid_argument", "INVALID_FIELD", "Base64"},
 		{"misspelt parameter", "/v1/stream?chanel=c", "", nil, 400, "invalid_argument", "INVALID_FIELD", "chanel"},
 		{"no number", "/v1/frames?channel=c&limit=many", "", nil, 400, "invalid_argument", "INVALID_FIELD", "limit"},
 		{"no type", "/v1/publish", "{}", func(r *http.Request) { r.Header.Del("Content-Type") }, 415, "invalid_argument", "", "Content-Type"},

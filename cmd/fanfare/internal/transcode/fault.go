@@ -136,5 +136,8 @@ func requestMessage(err error) string {
 		// It names the value, which may be of any size.
 		text = strings.ToValidUTF8(text[:maxWordsBytes], "") + "…"
 	}
+	if strings.Contains(text, "bytes field") {
+		text += " (bytes are written in Base64)"
+	}
 	return "the request cannot be read: " + text
 }
