@@ -16,6 +16,10 @@ import (
 // patience bounds every wait for an agent or a server.
 const patience = 30 * time.Second
 
+// startPatience bounds the start of an agent, which may have what it needs fetched and
+// built first.
+const startPatience = 5 * time.Minute
+
 // maxLine bounds a line of an agent: a frame of 1 MiB in base64, and more.
 const maxLine = 4 << 20
 
@@ -67,7 +71,7 @@ func startAgent(t *testing.T, command []string, targets []string, session bool, 
 	}()
 	t.Cleanup(func() { a.quit(read) })
 	a.send(message{"op": "connect", "targets": targets, "session": session, "tokens": len(tokens) > 0})
-	connected := a.next("")
+	connected := a.nextWithin(startPatience, "")
 	if connected.text("event") != "connected" {
 		t.Fatalf("the answer to connect is %v", connected)
 	}
@@ -131,6 +135,11 @@ func (a *agent) send(m message) {
 
 // next waits for the next event with an id.
 func (a *agent) next(id string) message {
+	a.t.Helper()
+	return a.nextWithin(patience, id)
+}
+
+func (a *agent) nextWithin(patience time.Duration, id string) message {
 	a.t.Helper()
 	timeout := time.After(patience)
 	for {
