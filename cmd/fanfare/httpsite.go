@@ -54,6 +54,8 @@ func (o *serveOptions) openSite(web *webServer, server *service.Server, verifier
 	var err error
 	s.calls, err = transcode.New(transcode.Config{
 		Dial: dial, Rules: openapi.Rules, MaxFrameBytes: maxFrameBytes, Begin: web.hold, Logger: logger,
+		// Below the server's own times, which would cut an answer off.
+		UnaryTimeout: web.timeouts.write * 2 / 3, WriteTimeout: web.timeouts.write * 2 / 3,
 		Authorize: func(r *http.Request) error {
 			return server.Authenticate(r.Context(), r.Header.Values("Authorization")...)
 		},

@@ -79,12 +79,14 @@ type streamWriter struct {
 // WriteHeader implements http.ResponseWriter.
 func (s *streamWriter) WriteHeader(status int) {
 	s.extend()
+	defer s.lift()
 	s.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
 func (s *streamWriter) Write(p []byte) (int, error) {
 	s.extend()
+	defer s.lift()
 	return s.ResponseWriter.Write(p)
 }
 
@@ -94,6 +96,7 @@ func (s *streamWriter) Flush() { _ = s.FlushError() }
 // FlushError is what http.ResponseController flushes with.
 func (s *streamWriter) FlushError() error {
 	s.extend()
+	defer s.lift()
 	return s.control.Flush()
 }
 
@@ -101,6 +104,9 @@ func (s *streamWriter) FlushError() error {
 func (s *streamWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 func (s *streamWriter) extend() { _ = s.control.SetWriteDeadline(time.Now().Add(s.timeout)) }
+
+// lift lets a stream be silent: over HTTP/2 a deadline that passes between writes ends it.
+func (s *streamWriter) lift() { _ = s.control.SetWriteDeadline(time.Time{}) }
 
 // close has what follows on the connection, an end without a body included, have its time.
 func (s *streamWriter) close() { s.extend() }
