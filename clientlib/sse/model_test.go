@@ -269,7 +269,6 @@ func runModel(t *testing.T, random *rand.Rand, operations int) sse.Stats {
 		case n < 90:
 			u.trim(uint64(random.IntN(40)))
 		case n < 92:
-			u.pass() // a client that knows of none is told nothing of those that it misses
 			u.interrupt()
 		case n < 94:
 			u.closeStream()

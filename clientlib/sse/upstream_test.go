@@ -174,7 +174,7 @@ func (u *upstream) head() uint64 { return uint64(len(u.frames)) }
 // beginLocked queues what a new call gets at once.
 func (u *upstream) beginLocked(c *upstreamCall, r *fanfarev1.SubscribeRequest) {
 	head := u.at(u.head())
-	subscribed := &fanfarev1.Subscribed{Head: head, Oldest: u.floor + 1}
+	subscribed := &fanfarev1.Subscribed{Head: head, Oldest: u.floor + 1, Ephemeral: u.carries}
 	var gap *fanfarev1.Gap
 	from, waits := u.floor, u.closed
 	switch start := r.GetStart().(type) {

@@ -216,6 +216,8 @@ func TestEdgeHasItsOwnIdentity(t *testing.T) {
 	serverSite := siteURL(t, s.stdout)
 	// Past the end of the edge's first token.
 	until := time.Now().Add(6 * time.Second)
+	pace := time.NewTicker(200 * time.Millisecond)
+	defer pace.Stop()
 	for i := 0; time.Now().Before(until); i++ {
 		if p := post(t, serverSite+"/v1/publish", publishJSON("chat", "room-1", fmt.Sprint(i)), bearer(browser)); p.status != http.StatusOK {
 			t.Fatalf("status %d: %s", p.status, p.body)
@@ -223,7 +225,7 @@ func TestEdgeHasItsOwnIdentity(t *testing.T) {
 		if data := tab.nextFrame(); data != fmt.Sprint(i) {
 			t.Fatalf("got %q, want %d", data, i)
 		}
-		elapse(200 * time.Millisecond)
+		<-pace.C
 	}
 }
 

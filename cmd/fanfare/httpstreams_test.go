@@ -96,8 +96,10 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 		if name == "the header" || name == "the body" {
 			// One byte at a time does not help.
 			cutting.Go(func() {
+				pace := time.NewTicker(50 * time.Millisecond)
+				defer pace.Stop()
 				for _, err := conn.Write([]byte("x")); err == nil; _, err = conn.Write([]byte("x")) {
-					elapse(50 * time.Millisecond)
+					<-pace.C
 				}
 			})
 		}
@@ -106,9 +108,10 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 	cutting.Go(func() { answersNotTaken(t, s, site) })
 	cutting.Wait()
 
-	for until := began.Add(3*short.read + short.idle); time.Now().Before(until); {
+	again := time.NewTicker(300 * time.Millisecond)
+	defer again.Stop()
+	for until := began.Add(3*short.read + short.idle); time.Now().Before(until); <-again.C {
 		publish("again")
-		elapse(300 * time.Millisecond)
 	}
 	if err := publishing.Send(&fanfarev1.PublishStreamRequest{Frame: &fanfarev1.NewFrame{Channel: "another"}}); err != nil {
 		t.Errorf("the call that publishes: %v", err)
