@@ -145,7 +145,7 @@ func TestTimerTicksDuringTheTurnsOfOthers(t *testing.T) {
 		}
 		slow := sync.OnceFunc(func() { <-time.After(time.Second) })
 		for _, call := range calls {
-			call.stream.onSend = slow // the turn of whichever comes first takes that long
+			call.stream.eachSend(slow) // the turn of whichever comes first takes that long
 		}
 		close(w.server.ending)
 		synctest.Wait()
@@ -214,7 +214,7 @@ func TestPanicInATurn(t *testing.T) {
 		for _, call := range []*fakeCall{before, panics, after} {
 			call.takeAll()
 		}
-		panics.stream.onSend = func() { panic("a bug") }
+		panics.stream.eachSend(func() { panic("a bug") })
 		w.publish(s, 1)
 		if f := failureOf(panics.end()); f.code != codes.Internal || !bytes.Contains([]byte(f.Error()), []byte("a bug")) {
 			t.Errorf("it ended with %+v", f)

@@ -219,8 +219,8 @@ type quotaStream struct {
 	grpc.ServerStream // panics where a delivery calls what it should not
 	t                 testing.TB
 	ctx               context.Context
-	// onSend, if not nil, is called by each send.
-	onSend func()
+	// onSend, if not nil, is called by each send. See eachSend.
+	onSend atomic.Pointer[func()]
 	// returned is true when the handler has returned. No lock: no send may be under
 	// way then, and the race detector sees one that is.
 	returned bool
@@ -238,8 +238,8 @@ func (s *quotaStream) Context() context.Context { return s.ctx }
 // SendMsg fails where grpc would block: a turn that is blocked would be in the way of
 // what the test does next.
 func (s *quotaStream) SendMsg(message any) error {
-	if s.onSend != nil {
-		s.onSend()
+	if do := s.onSend.Load(); do != nil {
+		(*do)()
 	}
 	s.count.Add(1)
 	data, err := newCodec().Marshal(message)
@@ -266,6 +266,9 @@ func (s *quotaStream) SendMsg(message any) error {
 	}
 	return nil
 }
+
+// eachSend has each send from now on call do first, by whichever goroutine sends.
+func (s *quotaStream) eachSend(do func()) { s.onSend.Store(&do) }
 
 // write writes up to n messages, and returns them.
 func (s *quotaStream) write(n int) [][]byte {

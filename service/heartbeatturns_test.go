@@ -22,11 +22,11 @@ func watch(call *fakeCall) *sendTimes {
 	call.stream.takeEverything()
 	synctest.Wait()
 	s := &sendTimes{at: []time.Time{time.Now()}}
-	call.stream.onSend = func() {
+	call.stream.eachSend(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.at = append(s.at, time.Now())
-	}
+	})
 	return s
 }
 

@@ -80,7 +80,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 		w.publish(few, 1)
 		var order []*fakeCall
 		for _, call := range calls {
-			call.stream.onSend = func() { order = append(order, call) }
+			call.stream.eachSend(func() { order = append(order, call) })
 		}
 		for _, run := range runs {
 			run()
@@ -129,7 +129,7 @@ func TestSenderGoroutinesAreFew(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, call := range calls {
-			call.stream.onSend = func() {
+			call.stream.eachSend(func() {
 				for n := sending.Add(1); ; {
 					if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
 						break
@@ -137,7 +137,7 @@ func TestSenderGoroutinesAreFew(t *testing.T) {
 				}
 				runtime.Gosched()
 				sending.Add(-1)
-			}
+			})
 		}
 		for range 50 {
 			w.publishEach(s, 1)
@@ -164,11 +164,11 @@ func TestWokenDuringItsTurn(t *testing.T) {
 		call := w.subscribe(s, newConnection(noConn{}))
 		call.takeAll()
 		call.stream.takeEverything()
-		call.stream.onSend = func() {
+		call.stream.eachSend(func() {
 			if w.head(s) < frames {
 				w.publish(s, 1)
 			}
-		}
+		})
 		before := call.stream.count.Load()
 		w.publish(s, 1)
 		synctest.Wait()

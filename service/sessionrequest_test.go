@@ -418,7 +418,7 @@ func TestPanicInATurnOfASession(t *testing.T) {
 		other.subscribe(1, name)
 		s.takeAll()
 		other.takeAll()
-		s.stream.onSend = func() { panic("for a test") }
+		s.stream.eachSend(func() { panic("for a test") })
 		w.publish(name, 1)
 		if f := s.endsAfter(0); f.code != codes.Internal {
 			t.Errorf("it ended with %+v", f)
