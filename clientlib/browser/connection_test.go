@@ -32,11 +32,7 @@ var console = regexp.MustCompile(`console on http://([^/]+)/`)
 
 func startReplica(t testing.TB, database string, flags ...string) *replicaProcess {
 	t.Helper()
-	program, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command(program, append([]string{"serve", "--store", database,
+	command := exec.Command(servicetest.Program(t), append([]string{"serve", "--store", database,
 		"--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--drain-delay", "0"}, flags...)...)
 	command.Env = append(os.Environ(), "FANFARE_LOG_LEVEL=warn")
 	process, err := servicetest.StartProcess(command)

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	inBrowser := run(func() int { return browsertest.Run(run(func() int { return pgtest.Run(m) })) })
-	goleak.VerifyTestMain(run(func() int { defer removeBinary(); return inBrowser() }))
+	goleak.VerifyTestMain(run(func() int { defer servicetest.RemoveProgram(); return inBrowser() }))
 }
 
 // run is what goleak wants of a testing.M.

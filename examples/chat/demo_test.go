@@ -7,11 +7,9 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,21 +18,8 @@ import (
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
 
-// programsDir is where fanfare and chat are built. It is removed at the end.
-var programsDir string
-
-// buildPrograms builds them as make chat does.
-var buildPrograms = sync.OnceValue(func() (err error) {
-	if programsDir, err = os.MkdirTemp("", "chat-programs-"); err != nil {
-		return err
-	}
-	build := exec.Command("go", "build", "-trimpath", "-o", programsDir, "../../cmd/fanfare", ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
-})
+// asProgram is a variable of the environment: where it is set, the tests' program is chat.
+const asProgram = "CHAT_AS_PROGRAM"
 
 // site is a running chat demo.
 type site struct {
@@ -51,13 +36,11 @@ func startDemo(t *testing.T, args ...string) *site {
 	if os.Getenv("FANFARE_TEST_NGINX") == "" {
 		t.Fatal("FANFARE_TEST_NGINX names no nginx: run make test, which fetches one")
 	}
-	if err := buildPrograms(); err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command(filepath.Join(programsDir, "chat"), append([]string{
+	command := exec.Command(os.Args[0], append([]string{
 		"demo", "--database", pgtest.NewDatabase(t), "--site", "127.0.0.1:0", "--restart", "1h",
-		"--fanfare", filepath.Join(programsDir, "fanfare"), "--nginx-config", "../../deploy/nginx",
+		"--fanfare", servicetest.Program(t), "--nginx-config", "../../deploy/nginx",
 	}, args...)...)
+	command.Env = append(os.Environ(), asProgram+"=1")
 	process, err := servicetest.StartProcess(command)
 	if err != nil {
 		t.Fatal(err)

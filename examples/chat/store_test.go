@@ -29,10 +29,12 @@ import (
 const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
-	code := browsertest.Run(run(func() int { return pgtest.Run(m) }))
-	if programsDir != "" {
-		os.RemoveAll(programsDir)
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
 	}
+	code := browsertest.Run(run(func() int { return pgtest.Run(m) }))
+	servicetest.RemoveProgram()
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
