@@ -54,6 +54,7 @@ func TestBadRequestsAreRefusedWithTheFieldAndTheLimit(t *testing.T) {
 		{one + "?last=1.5", "", "last", "decimal number"},
 		{one + "?from=newest", "", "from", "oldest or live"},
 		{one + "?format=xml", "", "format", "json"},
+		{one + "?heartbeat=15", "", "heartbeat", "comment or event"},
 		{one + "?from=live&from=live", "", "from", "2 times"},
 		{one, "1", "Last-Event-ID", "EPOCH-SEQUENCE"},
 		{one, "1-1,2-2", "Last-Event-ID", "2 positions"},

@@ -41,8 +41,8 @@ type Config struct {
 	// for "*" alone: then every origin may, and none with credentials. None: only
 	// pages of the handler's own origin may.
 	AllowedOrigins []string
-	// Heartbeat is after how long of silence a comment and the id are sent. Default:
-	// 15 s.
+	// Heartbeat is after how long of silence a comment and the id are sent, and how often
+	// who asks for heartbeat=event gets that. Default: 15 s.
 	Heartbeat time.Duration
 	// WriteTimeout is how long a browser may need for 16 KiB of what is written to it (with
 	// the default about 550 bytes/s), or for less if there is no more, before its

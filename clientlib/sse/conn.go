@@ -45,8 +45,10 @@ type conn struct {
 	// positions are the id: those after everything written. nil before it is known.
 	positions []clientlib.Position
 	wrote     time.Time
-	timer     *time.Timer
-	turn      int
+	// beaten is when the last heartbeat was sent that is an event.
+	beaten time.Time
+	timer  *time.Timer
+	turn   int
 	// replays is true if pages are held, or may come to be, during the write.
 	replays bool
 	// stuckSince is when the write that is under way began, in Unix nanoseconds, if replays;
@@ -181,6 +183,10 @@ func (c *conn) open() bool {
 	c.header()
 	b := appendRetry(nil, c.handler.retry())
 	b = append(appendID(b, c.positions), '\n')
+	if c.request.heartbeats {
+		b = append(b, c.handler.heartbeat...)
+		c.beaten = time.Now()
+	}
 	return c.write(b) && c.flush()
 }
 
@@ -234,6 +240,8 @@ func (c *conn) round(ctx context.Context) bool {
 			return c.end(reasonDraining)
 		case c.expired():
 			return c.end(reasonTokenExpired)
+		case !c.beat():
+			return false
 		}
 		over, err := c.collect(b)
 		switch {
@@ -248,7 +256,8 @@ func (c *conn) round(ctx context.Context) bool {
 		case over:
 			return false
 		default:
-			return c.rest()
+			c.rest()
+			return true
 		}
 	}
 }
@@ -269,16 +278,33 @@ func (c *conn) collect(b *batch) (over bool, err error) {
 	return over, err
 }
 
-// rest sends a heartbeat if one is due, and sets the timer for the next.
-func (c *conn) rest() bool {
+// beat sends a heartbeat if one is due.
+func (c *conn) beat() bool {
 	now := time.Now()
-	if due := c.wrote.Add(c.handler.config.Heartbeat); !now.Before(due) {
-		b := append(appendID([]byte(":\n"), c.positions), '\n')
-		if !c.write(b) || !c.flush() {
-			return false
-		}
+	if now.Before(c.nextBeat()) {
+		return true
 	}
-	next := c.wrote.Add(c.handler.config.Heartbeat)
+	b := append(appendID([]byte(":\n"), c.positions), '\n')
+	if c.request.heartbeats {
+		b = append(b, c.handler.heartbeat...)
+		c.beaten = now
+	}
+	return c.write(b) && c.flush()
+}
+
+// nextBeat is when a heartbeat is due: a comment after silence, for proxies, and an event
+// whatever was sent meanwhile, as a page does not see events that it does not listen to.
+func (c *conn) nextBeat() time.Time {
+	last := c.wrote
+	if c.request.heartbeats {
+		last = c.beaten
+	}
+	return last.Add(c.handler.config.Heartbeat)
+}
+
+// rest sets the timer for what is due next.
+func (c *conn) rest() {
+	next := c.nextBeat()
 	if !c.grant.Expires.IsZero() && c.grant.Expires.Before(next) {
 		next = c.grant.Expires
 	}
@@ -288,7 +314,6 @@ func (c *conn) rest() bool {
 		}
 	}
 	c.timer.Reset(max(time.Until(next), time.Millisecond))
-	return true
 }
 
 func (c *conn) expired() bool {

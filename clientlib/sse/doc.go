@@ -21,6 +21,9 @@
 //	from=oldest      with everything that may be replayed; the default
 //	from=live        with what is published from now on
 //
+// Two parameters say what is sent: format, below, and heartbeat, which is event or, by
+// default, comment.
+//
 // As for every subscriber, a closed stream that is asked for from the beginning is waited
 // for until it is opened again; a position of another numbering than the stream's is told
 // as a gap, and the next numbering is waited for in the same way if this one is closed.
@@ -34,6 +37,12 @@
 // arrives. It begins with retry: and a bare id:, a block without data, which moves
 // lastEventId and dispatches nothing. Idle connections get a comment and the id again,
 // every heartbeat.
+//
+// EventSource does not show comments, so that a page cannot tell a connection that is dead
+// from one that is idle. With heartbeat=event it gets fanfare.heartbeat: right after the
+// beginning, and then every heartbeat, idle or not, as a page does not see events of types
+// that it does not listen to either. Where none came for two or three times as long as the
+// last one said, the page should open the stream anew, after its last id.
 //
 // A frame is an event. Its id is the position after it; an ephemeral frame has none and
 // leaves lastEventId as it is. There are two formats.
@@ -57,7 +66,7 @@
 // left out, but for the payload.
 //
 // What else a page must know comes as events without id, with JSON as data. All but
-// fanfare.reconnect name their stream as above; positions and sequences are strings.
+// the last two name their stream as above; positions and sequences are strings.
 //
 //	fanfare.gap        {"stream", "reason", "requested", "oldest", "head", "resume_after"}
 //	                   Frames are missing here. reason is TRIMMED, EPOCH_CHANGED, AHEAD or
@@ -67,6 +76,8 @@
 //	                   frames: durable ones wait, ephemeral ones may be missed
 //	fanfare.closed     {"stream", "last"}: the stream was closed. When all are, the
 //	                   connection ends
+//	fanfare.heartbeat  {"interval_ms"}: the connection is alive, and this comes again
+//	                   after as long; with heartbeat=event only
 //	fanfare.reconnect  {"reason", "retry_in_ms"}: the connection ends, and EventSource comes
 //	                   back by itself. reason is DRAINING, TOKEN_EXPIRED, LIMIT_REACHED or
 //	                   UNAVAILABLE; treat another alike. A bare id: precedes it

@@ -28,6 +28,7 @@ const (
 	eventStatus    = "fanfare.status"
 	eventClosed    = "fanfare.closed"
 	eventReconnect = "fanfare.reconnect"
+	eventHeartbeat = "fanfare.heartbeat"
 
 	controlPrefix = "fanfare."
 )
@@ -157,6 +158,12 @@ func closedBlock(stream clientlib.Stream, last clientlib.Position) []byte {
 		Stream streamJSON         `json:"stream"`
 		Last   clientlib.Position `json:"last"`
 	}{nameJSON(stream), last}))
+}
+
+func heartbeatBlock(interval time.Duration) []byte {
+	return block(eventHeartbeat, line(struct {
+		Millis int64 `json:"interval_ms"`
+	}{interval.Milliseconds()}))
 }
 
 // appendReconnect appends advice to come back after a while.

@@ -68,6 +68,34 @@ func TestHeartbeatsHaveTheID(t *testing.T) {
 	}
 }
 
+// EventSource shows pages no comments. With heartbeats as events a page sees that a
+// connection is alive, from its beginning and whether or not frames come, which may be of
+// types that it does not listen to.
+func TestHeartbeatsAsEvents(t *testing.T) {
+	const beat = `fanfare.heartbeat {"interval_ms":400}`
+	e := start(t, func(c *sse.Config, _ *http.Server) { c.Heartbeat = 400 * time.Millisecond })
+	b := e.open(one + "?from=live&heartbeat=event")
+	b.expect(beat)
+	var last string
+	for beats, deadline := 0, time.Now().Add(patience / 2); beats < 2; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d heartbeats came among %d events", beats, len(b.seen))
+		}
+		last = e.publish("1", "a").String()
+		for next := ""; next != "a"; {
+			if next = b.until("").String(); next == beat {
+				beats++
+			}
+		}
+	}
+	if b.expect(beat); b.id() != last { // idle
+		t.Errorf("the id is %q, want %s", b.id(), last)
+	}
+	if several := e.open("/v1/streams?stream=orders%2F1&stream=orders%2F2&heartbeat=event"); several.until(beat).id == "" {
+		t.Error("a heartbeat came before the id")
+	}
+}
+
 // A drain: everyone is told to come back, at different times, with nothing cut in half, and
 // who comes meanwhile is told the same; nobody who does not read holds it up.
 func TestADrainEndsStreamsInOrder(t *testing.T) {

@@ -38,6 +38,8 @@ type asked struct {
 	// resumes is true if a Last-Event-ID said so: the browser was here before.
 	resumes bool
 	json    bool
+	// heartbeats is true if heartbeats are to be events.
+	heartbeats bool
 }
 
 // start is where a stream begins. It is comparable, unlike a clientlib.Start, so that
@@ -89,12 +91,15 @@ func parse(r *http.Request, maxStreams int, others []string) (asked, error) {
 	if a.json, err = jsonOf(query, len(a.streams)); err != nil {
 		return asked{}, err
 	}
+	if a.heartbeats, err = heartbeatsOf(query); err != nil {
+		return asked{}, err
+	}
 	a.starts, a.resumes, err = startsOf(r.Header.Values("Last-Event-ID"), query, len(a.streams))
 	return a, err
 }
 
 // parameters are those of the query; those of a signed URL follow.
-var parameters = []string{"channel", "scope", "stream", "after", "last", "from", "format"}
+var parameters = []string{"channel", "scope", "stream", "after", "last", "from", "format", "heartbeat"}
 
 // checkParameters refuses a parameter that nobody knows: with one that is misspelt another
 // stream would be meant, and nobody told.
@@ -202,6 +207,20 @@ func jsonOf(query url.Values, streams int) (bool, error) {
 		return streams > 1, nil
 	default:
 		return false, badField("format", "is %.32q; it is json or, for one stream, plain", text)
+	}
+}
+
+func heartbeatsOf(query url.Values) (bool, error) {
+	text, err := single(query, "heartbeat")
+	switch {
+	case err != nil:
+		return false, err
+	case text == "event":
+		return true, nil
+	case text == "" || text == "comment":
+		return false, nil
+	default:
+		return false, badField("heartbeat", "is %.32q; it is comment or event", text)
 	}
 }
 
