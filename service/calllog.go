@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -102,10 +101,7 @@ func (l *callLog) ended(ctx context.Context, fullMethod string, err error, durat
 	if !l.logger.Enabled(ctx, level) {
 		return
 	}
-	fields := []any{"grpc.service", kind.service, "grpc.method", kind.method}
-	if p, ok := peer.FromContext(ctx); ok {
-		fields = append(fields, "peer.address", p.Addr.String())
-	}
+	fields := append([]any{"grpc.service", kind.service, "grpc.method", kind.method}, peerFields(ctx)...)
 	fields = append(fields, codeField, kind.code)
 	if err != nil {
 		fields = append(fields, "grpc.error", err.Error())

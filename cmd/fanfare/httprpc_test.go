@@ -168,3 +168,21 @@ func TestGRPCOverHTTPPort(t *testing.T) {
 		t.Errorf("another service: %v", err)
 	}
 }
+
+// The log says who calls over HTTP, and that it is over HTTP. What a client says of itself
+// is not believed.
+//
+// Symptom: the peer of every such call was "bufconn".
+func TestLogOfCallsOverHTTP(t *testing.T) {
+	s := startEmbedded(t, "--log-level", "debug")
+	site := siteURL(t, s.stdout)
+	spoofed := header("X-Forwarded-For", "192.0.2.1")
+	get(t, site+"/v1/stream?channel=nothing", spoofed)
+	post(t, site+fanfarev1.FanfareService_CloseStream_FullMethodName, `{}`, spoofed)
+	for _, method := range []string{"GetStream", "CloseStream"} {
+		s.stderr.await(t, `grpc.method=`+method+` peer.address=127\.0\.0\.1:\d+ peer.via=http`)
+	}
+	if log := s.stderr.String(); strings.Contains(log, "192.0.2.1") || strings.Contains(log, "bufconn") {
+		t.Errorf("the log says:\n%s", log)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 )
@@ -17,12 +18,19 @@ func isOpen(urlPath string) bool {
 	return strings.HasPrefix(urlPath, "/"+grpc_health_v1.Health_ServiceDesc.ServiceName+"/")
 }
 
+// clientAddr is a net.Addr of a client over HTTP, for who logs that it was refused.
+type clientAddr string
+
+func (clientAddr) Network() string  { return "http" }
+func (a clientAddr) String() string { return string(a) }
+
 // authorized reports whether the request may be read, and answers it if not.
 func (h *Handler) authorized(w http.ResponseWriter, r *http.Request) bool {
 	if h.config.Authorize == nil {
 		return true
 	}
-	err := h.config.Authorize(r)
+	caller := &peer.Peer{Addr: clientAddr(r.RemoteAddr)}
+	err := h.config.Authorize(r.WithContext(peer.NewContext(r.Context(), caller)))
 	if err == nil {
 		return true
 	}

@@ -65,9 +65,9 @@ type Config struct {
 	WriteTimeout time.Duration
 	// Authorize is called before a request is read, but for calls of the health service,
 	// which is open. Its error, with its gRPC status, is what the client is told; nothing is
-	// held for such a request. It must read no body, and may be called concurrently. Nil:
-	// the server alone decides, and whoever reaches the Handler can fill the memory for
-	// requests.
+	// held for such a request. In the request's context a gRPC peer says who has connected.
+	// It must read no body, and may be called concurrently. Nil: the server alone decides,
+	// and whoever reaches the Handler can fill the memory for requests.
 	Authorize func(*http.Request) error
 	// Begin is called before the request of a streaming call is read, and what it returns
 	// when the call has ended. False refuses it. Nil: any number.

@@ -114,6 +114,8 @@ func rewrite(r *httputil.ProxyRequest) {
 		}
 	}
 	r.Out.Header.Set("Te", "trailers")
+	// Who has connected, for the server's log; not what the client says of that itself.
+	r.Out.Header.Set("X-Forwarded-For", r.In.RemoteAddr)
 	if deadline, ok := r.In.Context().Deadline(); ok && r.Out.Header.Get("Grpc-Timeout") == "" {
 		// Not before the deadline: the server resets the call then, which here would be
 		// taken for a lost connection.
