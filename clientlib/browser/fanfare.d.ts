@@ -33,7 +33,7 @@ export type Source =
 export interface ConnectionOptions {
   /**
    * The server's origin, with a prefix if it has one, such as
-   * `https://edge.example.com`; not for a source that is an address. Default: the page's
+   * `https://edge.example.com`, and with or without a slash at its end; not for a source that is an address. Default: the page's
    * own origin.
    */
   server?: string;
@@ -41,7 +41,8 @@ export interface ConnectionOptions {
    * Gets a token, which is sent in the header Authorization. It is called before each
    * connection, so it should keep what it got; `refresh` is true once after the server
    * refused what it returned (401), and then a token from memory is no help. What it
-   * throws is taken for trouble that passes.
+   * throws is taken for trouble that passes, and so is that it does not answer in time
+   * (maxSilence, or the timeout of a publish): it is called again.
    */
   token?: (why: { refresh: boolean }) => string | Promise<string>;
   /** Whether cookies go to servers of other origins (`include`). Default: `same-origin`. */
@@ -54,9 +55,9 @@ export interface ConnectionOptions {
 export interface SubscribeOptions extends ConnectionOptions {
   /**
    * The position after which to begin, such as one that the page was made with; with
-   * several streams those of all in order, joined by commas.
+   * several streams those of all in order, joined by commas. null and '' are none.
    */
-  after?: string;
+  after?: string | null;
   /** Begin with the newest so many frames of each stream. */
   last?: number;
   /** Begin with everything that may be replayed (`oldest`, the default) or with what is published from now on. */
@@ -81,10 +82,14 @@ export interface SubscribeOptions extends ConnectionOptions {
    */
   pauseWhenHidden?: number;
   /**
-   * Milliseconds between the server's heartbeats: without a byte for three of them a
-   * connection over fetch is given up. Default: 15,000, as the server's.
+   * Milliseconds after which a connection over which nothing has come, not even a
+   * heartbeat, is given up, and another one is made from the position: a network that
+   * vanishes says nothing. Above 0; Infinity is never. The server's heartbeats, of whose
+   * interval it tells the page, are asked for. Default: three of them, which is 45,000 by
+   * the server's default and until it has told; never less than two. `token` and `url`
+   * are waited for as long.
    */
-  heartbeat?: number;
+  maxSilence?: number;
   /** `fetch` has it used also where EventSource would do. */
   transport?: 'fetch';
 }

@@ -1,6 +1,7 @@
 // Fanfare's client for web pages. README.md beside this file is its manual, fanfare.d.ts
-// has its types. It is one file, and the one that is served: a page imports it, or a
-// copy of it, as it is.
+// has its types. It is one file, however long, since that is what pages need: one request
+// and not a chain of them, and a copy that cannot lack a part or have one of another
+// version. A page imports what is served, or copies it, as it stands here.
 
 /**
  * Subscribes to one stream or several over one connection. What it returns ends with
@@ -42,11 +43,16 @@ const browser = {
 // Timers that are longer fire at once.
 const longestTimer = 2 ** 31 - 1;
 
-// What the server sends while nothing happens, by default.
+// A server says how often it sends heartbeats. Until it has, this is what it does by default.
 const defaultHeartbeat = 15_000;
 
-// Without a word for so many heartbeats a connection is given up.
-const silentHeartbeats = 3;
+// Without a word for so many heartbeats a connection is given up; and never for fewer than
+// the least, whatever a page asks for, as it would be given up over and over.
+const [silentHeartbeats, leastHeartbeats] = [3, 2];
+
+// A page that did not run itself, while it was frozen or its machine slept, is given so
+// long to be handed what came meanwhile.
+const secondLook = 500;
 
 // Bounds of waits before a retry. Each is anything between nothing and a bound that
 // doubles, so that pages that lost a server together do not come back together.
@@ -66,6 +72,8 @@ export class Subscription {
   #heard = false;
   // The connection at hand; what another one says is not heard.
   #link;
+  // Milliseconds between heartbeats, once a server has told.
+  #heartbeat;
   // Counts attempts to connect, so that only the newest goes on once it has an address
   // and a token.
   #attempts = 0;
@@ -99,7 +107,7 @@ export class Subscription {
   }
 
   get position() {
-    return this.#track ? this.#track.position : this.#options.after;
+    return this.#track ? this.#track.position : this.#source.start.after;
   }
 
   get status() {
@@ -115,16 +123,23 @@ export class Subscription {
     const on = (target, type, f) => target?.addEventListener?.(type, f, { signal: this.#ending.signal });
     on(this.#options.signal, 'abort', () => this.close());
     on(window, 'online', () => this.#hasten());
-    // A page in the back/forward cache, or frozen, must not hold a connection.
-    on(window, 'pagehide', () => this.#pause());
-    on(window, 'pageshow', () => this.#resume());
-    on(document, 'freeze', () => this.#pause());
-    on(document, 'resume', () => this.#resume());
-    const see = () => this.#see(document.visibilityState !== 'hidden');
-    on(document, 'visibilitychange', see);
-    if (document) {
-      see();
+    if (!document) {
+      return; // a worker, whatever its pages do
     }
+    const see = () => this.#see(document.visibilityState !== 'hidden');
+    // A page in the back/forward cache, or frozen, must not hold a connection. One that is
+    // thawed may still be hidden.
+    const leave = () => this.#pause();
+    const comeBack = () => {
+      this.#resume();
+      see();
+    };
+    on(window, 'pagehide', leave);
+    on(window, 'pageshow', comeBack);
+    on(document, 'freeze', leave);
+    on(document, 'resume', comeBack);
+    on(document, 'visibilitychange', see);
+    see();
   }
 
   #see(visible) {
@@ -151,26 +166,47 @@ export class Subscription {
     }
   }
 
-  // Somebody looks, or the network is back: what waits tries at once. EventSource does not
-  // show its page heartbeats, so one that was quiet for long may be dead; others are
-  // watched.
+  // Somebody looks, or the network is back: what waits tries at once, and what seems to be
+  // open is looked at.
   #hasten() {
-    const { state } = this.#status;
-    const quiet = this.#link && !this.#byFetch && this.#silence >= this.#patience;
-    if (state === 'waiting' || quiet) {
+    if (this.#status.state === 'waiting') {
       this.#byFetch = true;
       this.#drop();
       this.#connect();
+    } else if (this.#link) {
+      this.#watch();
     }
   }
 
-  // For how many milliseconds nothing has come over the connection, and may have.
+  // Notes that something has come, by both clocks: one may stand still while a machine
+  // sleeps, the other may be set.
+  #hear(link) {
+    link.heard = { now: this.#world.now(), date: this.#world.date() };
+  }
+
+  // For how many milliseconds nothing has come over the connection.
   get #silence() {
-    return this.#world.now() - this.#link.heard;
+    const { now, date } = this.#link.heard;
+    return Math.max(this.#world.now() - now, this.#world.date() - date);
   }
 
   get #patience() {
-    return silentHeartbeats * (this.#options.heartbeat ?? defaultHeartbeat);
+    const { maxSilence = silentHeartbeats * (this.#heartbeat ?? defaultHeartbeat) } = this.#options;
+    return Math.max(maxSilence, leastHeartbeats * (this.#heartbeat ?? 0));
+  }
+
+  // A connection over which nothing comes, not even heartbeats, is dead: a network may
+  // vanish without a word. That is so, too, while EventSource waits to come back, or for an
+  // answer. Where it has shown nothing only because a large frame takes long, what follows it
+  // does better: over fetch each part counts.
+  #watch(again = false) {
+    const left = this.#patience - this.#silence;
+    if (left <= 0 && again) {
+      this.#retry(new FanfareError(`nothing came for ${Math.round(this.#silence)} ms`));
+    } else {
+      // A timer, too, may have stood still, so the next look is never far away.
+      this.#after('watch', left > 0 ? Math.min(left, defaultHeartbeat) : secondLook, () => this.#watch(left <= 0));
+    }
   }
 
   // Gets an address and a token, and then a connection with them. A connection that is
@@ -178,6 +214,9 @@ export class Subscription {
   async #connect(refresh = false) {
     const attempt = ++this.#attempts;
     if (!this.#link) {
+      // Whoever gives addresses and tokens is asked over the same network.
+      const patience = this.#patience;
+      this.#after('watch', patience, () => this.#retry(new FanfareError(`no address or token came for ${patience} ms`)));
       this.#tell('connecting');
     }
     try {
@@ -198,7 +237,7 @@ export class Subscription {
   }
 
   #open(url, token) {
-    this.#track ??= new Track(streamsOf(url), this.#options.after);
+    this.#track ??= new Track(streamsOf(url), this.#source.start.after);
     const resumes = this.#heard && this.#track.begun;
     const headers = {};
     if (token !== undefined) {
@@ -208,20 +247,21 @@ export class Subscription {
       headers['Last-Event-ID'] = this.#track.position;
     }
     this.#link?.close();
-    const link = { heard: this.#world.now() };
+    const link = {};
+    this.#hear(link);
     this.#link = link;
     const ofLink = (f) => (arg) => this.#link === link && f(arg);
     const connect = this.#byFetch ? openFetch : openEventSource;
     const { close } = connect(
       this.#world,
-      withQuery(url, { format: 'json', ...(resumes ? {} : this.#source.start) }),
+      withQuery(url, { format: 'json', heartbeat: 'event', ...(resumes ? {} : this.#source.start) }),
       { headers, credentials: this.#options.credentials },
       {
         answered: ofLink(() => {
           // EventSource may have come back.
           link.error = link.retryIn = undefined;
         }),
-        heard: ofLink(() => (link.heard = this.#world.now())),
+        heard: ofLink(() => this.#hear(link)),
         id: ofLink((lastEventId) => {
           this.#take(() => this.#takeIds(lastEventId));
           if (lastEventId !== '') {
@@ -233,6 +273,7 @@ export class Subscription {
         retry: ofLink((milliseconds) => (link.retryIn = milliseconds)),
         interrupted: ofLink(() => {
           link.opened = false;
+          this.#hear(link);
           this.#tell('waiting', { error: link.error });
         }),
         gaveUp: ofLink(() => this.#retry(new FanfareError('EventSource has given up'))),
@@ -241,21 +282,8 @@ export class Subscription {
       },
     );
     link.close = close;
-    if (this.#byFetch) {
-      this.#watch();
-    }
+    this.#watch();
     this.#renew(url);
-  }
-
-  // A connection over which nothing comes, not even heartbeats, is dead: a network may
-  // vanish without a word.
-  #watch() {
-    const left = this.#patience - this.#silence;
-    if (left > 0) {
-      this.#after('watch', left, () => this.#watch());
-    } else {
-      this.#retry(new FanfareError(`nothing came for ${Math.round(this.#silence)} ms`));
-    }
   }
 
   // Connects with another address before the one at hand expires, if another one can be
@@ -300,6 +328,9 @@ export class Subscription {
   }
 
   #takeEvent({ type, data, lastEventId }) {
+    if (type !== 'message' && !controlEvents.includes(type)) {
+      return; // the server is newer than the page
+    }
     const body = JSON.parse(data);
     if (type === 'fanfare.reconnect') {
       this.#link.retryIn = body.retry_in_ms;
@@ -308,10 +339,23 @@ export class Subscription {
     }
     this.#opened(this.#link);
     if (!this.#link) {
-      return;
+      return; // a callback has closed the subscription, here and below
     }
+    if (type === 'fanfare.heartbeat') {
+      this.#heartbeat = body.interval_ms > 0 ? body.interval_ms : undefined;
+      this.#watch();
+    } else {
+      this.#takeOf(this.#track.find(body.stream), type, body);
+    }
+    // After a gap the last id is still the one before it.
+    if (this.#link && type !== 'fanfare.gap') {
+      this.#takeIds(lastEventId);
+    }
+  }
+
+  // Takes a frame or a notice of a stream.
+  #takeOf(stream, type, body) {
     const track = this.#track;
-    const stream = track.find(body.stream);
     switch (type) {
       case 'message':
         if (body.ephemeral) {
@@ -325,27 +369,25 @@ export class Subscription {
         if (track.takeGap(stream, body)) {
           this.#call('ongap', gapOf(body));
         }
-        // The last id is still the one before the gap.
-        return;
+        break;
       case 'fanfare.caught_up':
-        track.reach(stream, body.position, 'fanfare.caught_up');
+        track.reach(stream, body.position, type);
         this.#call('oncaughtup', { stream: body.stream, position: body.position });
         break;
       case 'fanfare.status':
         this.#tell(this.#status.state, { listening: body.listening });
         break;
       case 'fanfare.closed':
-        track.reach(stream, body.last, 'fanfare.closed');
+        track.reach(stream, body.last, type);
         this.#closed(stream, body.last);
         break;
-    }
-    // A callback may have closed the subscription.
-    if (this.#link) {
-      this.#takeIds(lastEventId);
     }
   }
 
   #closed(stream, last) {
+    if (!this.#link) {
+      return; // a callback has closed the subscription
+    }
     if (!stream.closed) {
       stream.closed = true;
       this.#call('onclosed', { stream: { channel: stream.channel, scope: stream.scope }, last });
@@ -439,7 +481,7 @@ export class Subscription {
   }
 }
 
-const controlEvents = ['fanfare.gap', 'fanfare.caught_up', 'fanfare.status', 'fanfare.closed', 'fanfare.reconnect'];
+const controlEvents = ['fanfare.gap', 'fanfare.caught_up', 'fanfare.status', 'fanfare.closed', 'fanfare.heartbeat', 'fanfare.reconnect'];
 
 // Both ways to connect tell what comes by the same functions, on.
 
@@ -549,17 +591,20 @@ function outcome(failure, doubtful, late) {
   return failure;
 }
 
-async function post(world, body, token, { server = '', credentials = 'same-origin' }, signal) {
+async function post(world, body, token, { server, credentials = 'same-origin' }, signal) {
   const headers = { 'Content-Type': 'application/json' };
   if (token !== undefined) {
     headers.Authorization = `Bearer ${token}`;
   }
-  const url = new URL(`${server}/v1/publish`, world.base).href;
+  const url = new URL(at(server, '/v1/publish'), world.base).href;
   const answer = await world.fetch(url, { method: 'POST', headers, credentials, signal, body: JSON.stringify(body) });
   if (answer.status !== 200) {
     throw await refusalOf(answer);
   }
   const { position, duplicate } = await answer.json();
+  if (!position && !body.frame.ephemeral) {
+    throw new FanfareError('the answer is not that of a Fanfare server: it has no position', { status: 200 });
+  }
   return { position: position ? `${position.epoch}-${position.sequence}` : undefined, duplicate: Boolean(duplicate) };
 }
 
@@ -823,11 +868,13 @@ async function refusalOf(answer) {
 }
 
 function checkOptions(options) {
-  const given = ['after', 'last', 'from'].filter((name) => options[name] !== undefined);
+  const given = Object.keys(startOf(options));
   if (given.length > 1) {
     throw new TypeError(`${given.join(' and ')} exclude each other`);
   }
-  options.after?.split(',').forEach(Position.parse);
+  if (given[0] === 'after') {
+    options.after.split(',').forEach(Position.parse);
+  }
   if (options.from !== undefined && !['oldest', 'live'].includes(options.from)) {
     throw new TypeError(`from is ${JSON.stringify(options.from)}; it is 'oldest' or 'live'`);
   }
@@ -842,25 +889,37 @@ function checkOptions(options) {
       throw new TypeError(`${name} is ${JSON.stringify(options[name])}; it is one of ${values.join(', ')}`);
     }
   }
-  for (const name of ['pauseWhenHidden', 'heartbeat']) {
-    if (options[name] !== undefined && !(options[name] >= 0)) {
-      throw new TypeError(`${name} is ${options[name]}; it is a number of milliseconds`);
-    }
+    const { pauseWhenHidden = 0, maxSilence = 1 } = options;
+  if (!(pauseWhenHidden >= 0)) {
+    throw new TypeError(`pauseWhenHidden is ${pauseWhenHidden}; it is a number of milliseconds`);
+  }
+  if (!(maxSilence > 0)) {
+    throw new TypeError(`maxSilence is ${maxSilence}; it is a number of milliseconds above 0`);
   }
   return options;
 }
 
+// Where to begin, as far as options say. Storage has null and an attribute '' where there is
+// no position yet.
+function startOf({ after, last, from }) {
+  return Object.fromEntries(Object.entries({ after: after || undefined, last, from }).filter(([, value]) => value !== undefined));
+}
+
 // A source is an address, a function that gets one, or the names of streams.
-function sourceOf(source, { server = '', after, last, from }, base) {
-  const given = Object.entries({ after, last, from }).filter(([, value]) => value !== undefined);
-  const start = Object.fromEntries(given);
+function sourceOf(source, options, base) {
+  const start = startOf(options);
   if (typeof source?.url === 'function') {
     return { start, renewed: true, url: async (why) => new URL(await source.url(why), base).href };
   }
-  const address = typeof source === 'string' || source instanceof URL ? source : server + pathOf(source);
+  const address = typeof source === 'string' || source instanceof URL ? source : at(options.server, pathOf(source));
   const { href } = new URL(address, base);
   streamsOf(href);
   return { start, renewed: false, url: () => href };
+}
+
+// The address of a path at a server, which may have a prefix, with or without a slash after it.
+function at(server = '', path) {
+  return String(server).replace(/\/$/, '') + path;
 }
 
 function pathOf(source) {

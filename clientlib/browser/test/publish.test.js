@@ -221,6 +221,21 @@ test('it ends when its time is over or it is aborted, and says what is known', a
   assert.equal(refusing.outcome().error.reason, 'STORE_UNAVAILABLE', 'nothing was stored for certain');
 });
 
+// Symptom: where a portal or a login page stood in between and answered with JSON of its
+// own, a frame was said to be published.
+test('an answer without a position is not taken for one', async () => {
+  const { world, outcome, pending } = await begin(frame);
+  await world.last(1).answer(200, {});
+  assert.ok(pending());
+  await world.pass(100);
+  await world.last(2).answer(200, stored);
+  assert.ok(outcome().value.position);
+
+  const ephemeral = await begin({ ...frame, ephemeral: true });
+  await ephemeral.world.last(1).answer(200, {});
+  assert.deepEqual(ephemeral.outcome().value, { position: undefined, duplicate: false });
+});
+
 test('another server is reached with a prefix and credentials', async () => {
   const { world } = await begin(frame, { server: 'https://edge.example/fanfare', credentials: 'include' });
   assert.deepEqual([world.last(1).url.href, world.last().credentials], ['https://edge.example/fanfare/v1/publish', 'include']);

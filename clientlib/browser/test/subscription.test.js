@@ -9,7 +9,7 @@ const fetching = { transport: 'fetch' };
 test('each durable frame is told once and in order, and the position is after it', async () => {
   const { world, subscription, told, take } = await follow(stream, { ...fetching, last: 2 });
   const request = world.last(1);
-  assert.equal(request.url.href, 'https://page.example/v1/streams?stream=chat%252Fmessages%2Flobby&format=json&last=2');
+  assert.equal(request.url.href, 'https://page.example/v1/streams?stream=chat%252Fmessages%2Flobby&format=json&heartbeat=event&last=2');
   assert.deepEqual(request.headers, {});
   assert.equal(subscription.position, undefined);
   await request.open(wire.id('7-1') + wire.frame('7-2', 'two') + wire.frame('7-2', 'two') + wire.ephemeral('typing'));
@@ -181,6 +181,22 @@ test('204 says that the stream is closed', async () => {
   world.last(1);
 });
 
+// Symptom: a page that had closed its subscription was told that another stream is closed.
+test('after close from onclosed, of no other stream is told that it is closed', async () => {
+  const { world, take } = await follow({ streams: [stream, { channel: 'users' }] }, { ...fetching, after: '7-2,8-3', onclosed: (_, self) => self.close() });
+  await world.last(1).answer(204);
+  assert.deepEqual(take(), ['connecting', 'closed 7-2', 'ended']);
+});
+
+// Symptom: a server that is newer than the page, and tells something that the page does not
+// know, was taken for a broken one and left for good.
+test('a notice that the page does not know is left out', async () => {
+  const { world, subscription, take } = await follow(stream, fetching);
+  await world.last(1).open(wire.id('7-1') + 'event: fanfare.weather\ndata: sunny\n\n' + wire.event('fanfare.news', {}) + wire.frame('7-2'));
+  assert.deepEqual(take(), ['connecting', 'open', 'frame 7-2 payload 7-2']);
+  subscription.close();
+});
+
 test('of a listener that is lost and back the status tells', async () => {
   const { world, subscription } = await follow(stream, fetching);
   await world.last(1).open(wire.id('7-1') + wire.event('fanfare.status', { listening: false }));
@@ -290,10 +306,31 @@ test('several streams are told over one connection, and resumed together', async
 test('an address is taken as it is, byte by byte, but for what must be set', async () => {
   const world = new World();
   const { subscription } = await follow('/prefix/v1/streams/chat%2Fmessages/lobby?a=%41+b&format=plain&last=3#here', { ...fetching, after: '7-1' }, world);
-  assert.equal(world.last(1).url.href, 'https://page.example/prefix/v1/streams/chat%2Fmessages/lobby?a=%41+b&format=json&after=7-1#here');
+  assert.equal(world.last(1).url.href, 'https://page.example/prefix/v1/streams/chat%2Fmessages/lobby?a=%41+b&format=json&heartbeat=event&after=7-1#here');
   await world.last().open(wire.frame('7-2'));
   assert.equal(subscription.position, '7-2');
   subscription.close();
+});
+
+// Storage has null where a page has kept nothing yet, and an attribute of a page without
+// data is empty.
+test('no position is one of null and an empty text, too', async () => {
+  for (const after of [null, '', undefined]) {
+    const { world, subscription } = await follow(stream, { ...fetching, after });
+    assert.equal(world.last(1).url.searchParams.has('after'), false);
+    assert.equal(subscription.position, undefined);
+    await world.last().open(wire.frame('7-1'));
+    assert.equal(subscription.position, '7-1');
+    subscription.close();
+  }
+});
+
+test('the address of a server may end in a slash', async () => {
+  for (const server of ['https://edge.example/events', 'https://edge.example/events/', new URL('https://edge.example/events/')]) {
+    const { world, subscription } = await follow(stream, { server });
+    assert.equal(world.last(1).url.pathname, '/events/v1/streams');
+    subscription.close();
+  }
 });
 
 test('what cannot be meant is refused at once', async () => {
@@ -308,6 +345,7 @@ test('what cannot be meant is refused at once', async () => {
     [stream, { from: 'now' }, /from is "now"/],
     [stream, { last: 1.5 }, /last is 1.5/],
     [stream, { pauseWhenHidden: 'soon' }, /pauseWhenHidden is soon/],
+    [stream, { maxSilence: 0 }, /maxSilence is 0; it is a number of milliseconds above 0/],
     [stream, { transport: 'websocket' }, /transport is "websocket"; it is one of fetch/],
     [stream, { credentials: true }, /credentials is true/],
   ]) {

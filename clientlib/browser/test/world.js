@@ -14,6 +14,8 @@ export class World {
   /** What random() returns: waits are at their bounds. */
   chance = 1;
   time = 1_000_000;
+  /** For how long the machine has slept. */
+  slept = 0;
   /** The requests, oldest first. */
   requests = [];
   /** What pages threw. */
@@ -22,7 +24,7 @@ export class World {
   #ids = 0;
 
   now = () => this.time;
-  date = () => this.time;
+  date = () => this.time + this.slept;
   random = () => this.chance;
   reportError = (error) => this.reported.push(error);
 
@@ -80,6 +82,16 @@ export class World {
       f();
     }
     this.time = until;
+  }
+
+  /** Time passes while nothing of the page runs: what is due fires late. */
+  stop(milliseconds) {
+    this.time += milliseconds;
+  }
+
+  /** The machine sleeps: timers and the monotonic clock stand still. */
+  sleep(milliseconds) {
+    this.slept += milliseconds;
   }
 
   /** Timers that run. */
@@ -239,5 +251,6 @@ export const wire = {
   gap: (reason, requested, resumeAfter, head = resumeAfter) =>
     wire.event('fanfare.gap', { reason, requested, oldest: '1', head, resume_after: resumeAfter }) +
     (reason === 'EPHEMERAL_MAYBE_MISSED' ? '' : wire.id(resumeAfter)),
+  heartbeat: (milliseconds) => `event: fanfare.heartbeat\ndata: {"interval_ms":${milliseconds}}\n\n`,
   caughtUp: (position) => wire.event('fanfare.caught_up', { position }),
 };
