@@ -45,10 +45,13 @@ func TestJSONOverHTTP(t *testing.T) {
 	if results := batch["results"].([]any); len(results) != 2 {
 		t.Errorf("published a batch: %v", batch)
 	}
-	after := ok(get(t, fmt.Sprintf("%s/v1/frames?channel=c&scope=s&after.epoch=%s&after.sequence=%s&limit=10", site, epoch, sequence)))
-	frames := after["frames"].([]any)
-	if len(frames) != 1 || frames[0].(map[string]any)["payload"] != "dHdv" {
-		t.Errorf("after the first: %v", after)
+	// A position is as everywhere over HTTP, or two numbers.
+	for _, query := range []string{"after=%s-%s", "after.epoch=%s&after.sequence=%s"} {
+		after := ok(get(t, site+"/v1/frames?channel=c&scope=s&limit=10&"+fmt.Sprintf(query, epoch, sequence)))
+		frames := after["frames"].([]any)
+		if len(frames) != 1 || frames[0].(map[string]any)["payload"] != "dHdv" {
+			t.Errorf("%s, of the first: %v", query, after)
+		}
 	}
 	stream := ok(get(t, site+"/v1/stream?channel=c&scope=s"))["stream"].(map[string]any)
 	// 64-bit numbers are strings: JavaScript's numbers do not hold them.
@@ -91,6 +94,15 @@ func TestHTTPRefusals(t *testing.T) {
 		{"half a request", "/v1/publish", `{"frame":`, nil, 400, "invalid_argument", "INVALID_FIELD", "cannot be read"},
 		{"no Base64", "/v1/publish", `{"frame": {"channel": "c", "payload": "?"}}`, nil, 400, "invalid_argument", "INVALID_FIELD", "Base64"},
 		{"misspelt parameter", "/v1/stream?chanel=c", "", nil, 400, "invalid_argument", "INVALID_FIELD", "chanel"},
+		{"no position", "/v1/frames?channel=c&after=7", "", nil, 400, "invalid_argument", "INVALID_FIELD", "EPOCH-SEQUENCE"},
+		{"empty position", "/v1/frames?channel=c&after=", "", nil, 400, "invalid_argument", "INVALID_FIELD", "after"},
+		{"two positions", "/v1/frames?channel=c&after=1-1&after=1-2", "", nil, 400, "invalid_argument", "INVALID_FIELD", "after is given 2 times"},
+		{"a position in both forms", "/v1/frames?channel=c&after=1-1&after.epoch=1&after.sequence=1", "", nil, 400, "invalid_argument", "INVALID_FIELD", "either after=EPOCH-SEQUENCE"},
+		{"half a position", "/v1/frames?channel=c&after.sequence=1", "", nil, 400, "invalid_argument", "INVALID_FIELD", "either after=EPOCH-SEQUENCE"},
+		{"a position where there is none", "/v1/stream?channel=c&after=1-1", "", nil, 400, "invalid_argument", "INVALID_FIELD", "after"},
+		{"repeated parameter", "/v1/frames?channel=c&limit=1&limit=2", "", nil, 400, "invalid_argument", "INVALID_FIELD", "limit is given 2 times"},
+		{"one parameter by two names", "/v1/list-streams?page_size=1&pageSize=2", "", nil, 400, "invalid_argument", "INVALID_FIELD", "page_size is given 2 times"},
+		{"unreadable parameter", "/v1/stream?channel=c%zz", "", nil, 400, "invalid_argument", "INVALID_FIELD", "query"},
 		{"no number", "/v1/frames?channel=c&limit=many", "", nil, 400, "invalid_argument", "INVALID_FIELD", "limit"},
 		{"no type", "/v1/publish", "{}", func(r *http.Request) { r.Header.Del("Content-Type") }, 415, "invalid_argument", "", "Content-Type"},
 		{"a form's type", "/v1/publish", "{}", header("Content-Type", "text/plain"), 415, "invalid_argument", "", "Content-Type"},
@@ -233,6 +245,9 @@ func TestDescriptionOfHTTP(t *testing.T) {
 				t.Errorf("%s %s is not described", method, path)
 			}
 		}
+	}
+	if frames := string(description.Paths["/v1/frames"]["get"]); !strings.Contains(frames, `"name": "after"`) || strings.Contains(frames, `"name": "after.`) {
+		t.Errorf("a position is not described as one parameter: %s", frames)
 	}
 	if len(rules.Rules) < 9 || len(description.Paths) <= len(rules.Rules) {
 		t.Errorf("%d rules, and %d paths are described", len(rules.Rules), len(description.Paths))

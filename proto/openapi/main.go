@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/getkin/kin-openapi/openapi2"
 	"github.com/getkin/kin-openapi/openapi2conv"
@@ -132,6 +133,7 @@ func merge(all, calls *openapi3.T) error {
 		for _, operation := range item.Operations() {
 			operation.Responses.Set("default", &openapi3.ResponseRef{Ref: "#/components/responses/Problem"})
 			operation.Responses.Value("200").Value.Description = openapi3.Ptr("The answer.")
+			joinPositions(operation)
 			if path != "/v1/list-streams" && path != "/v1/policy" {
 				requireChannel(operation)
 			}
@@ -146,6 +148,26 @@ func merge(all, calls *openapi3.T) error {
 	}
 	all.Tags = append(calls.Tags, all.Tags...)
 	return nil
+}
+
+// joinPositions has positions be parameters in their text form, which the generator gives
+// as two numbers.
+func joinPositions(operation *openapi3.Operation) {
+	var joined openapi3.Parameters
+	for _, ref := range operation.Parameters {
+		name, isPart := strings.CutSuffix(ref.Value.Name, ".epoch")
+		switch {
+		case isPart:
+			schema := openapi3.NewStringSchema().WithPattern("^(0|[1-9][0-9]*)-(0|[1-9][0-9]*)$")
+			joined = append(joined, &openapi3.ParameterRef{Value: openapi3.NewQueryParameter(name).WithSchema(schema).WithDescription(
+				"The position after which to begin, EPOCH-SEQUENCE, as an event stream's ids are; absent: the oldest frame. It may also be given as two numbers, " + name + ".epoch and " + name + ".sequence.",
+			)})
+		case strings.HasSuffix(ref.Value.Name, ".sequence"):
+		default:
+			joined = append(joined, ref)
+		}
+	}
+	operation.Parameters = joined
 }
 
 func requireChannel(operation *openapi3.Operation) {

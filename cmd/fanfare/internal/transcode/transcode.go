@@ -90,6 +90,8 @@ type Handler struct {
 	refusals *connect.ErrorWriter
 	// methods are the paths of all calls, of those named by service and method.
 	methods map[string]bool
+	// positions are the parameters that are positions, by path.
+	positions map[string][]string
 	// calls are the places of unary calls; bodies counts bytes. Requests wait for either
 	// for placeTimeout.
 	calls        *semaphore.Weighted
@@ -135,6 +137,7 @@ func New(config Config) (*Handler, error) {
 		return nil, err
 	}
 	h.rest, h.rpc = withJSONErrors(rest), rpc
+	h.positions = positionParameters(described)
 	h.methods = methodPaths(fanfarev1.FanfareService_ServiceDesc, grpc_health_v1.Health_ServiceDesc)
 	return h, nil
 }
@@ -247,6 +250,9 @@ func (h *Handler) serveREST(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("Content-Type", media)
 	} else {
 		r.Header.Del("Content-Type")
+		if !h.readable(w, r) {
+			return
+		}
 	}
 	if h.authorized(w, r) {
 		h.serveUnary(w, r, h.rest)
