@@ -44,6 +44,10 @@ func (h *Handler) answerGet(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, http.StatusBadRequest, problem{Message: bad.message, Reason: clientlib.ReasonInvalidField, Field: bad.field})
 		return
 	}
+	if h.client == nil {
+		h.newConn(w, r, a, Grant{}).postpone(reasonUnavailable)
+		return
+	}
 	grant, err := h.authorize(r, a.streams)
 	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
 		h.refuseAccess(w, r, refusal)

@@ -425,14 +425,41 @@ func TestAListWithEveryOriginHasNoCredentials(t *testing.T) {
 	}
 }
 
-// What stands in for a handler that is not there yet must be readable, too.
-func TestCORSIsForOtherAnswersToo(t *testing.T) {
-	h := sse.CORS([]string{"https://app.example.com"}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, one, nil)
-	r.Header.Set("Origin", "https://app.example.com")
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	if got := w.Header(); w.Code != http.StatusTeapot || got.Get("Access-Control-Allow-Origin") != "https://app.example.com" || got.Get("Access-Control-Allow-Credentials") != "true" {
-		t.Errorf("%d, %v", w.Code, got)
+// What stands in for a handler that is not there yet must be readable by pages, and leave
+// browsers their positions; what is wrong for good is told at once.
+func TestAHandlerWithoutServersTellsBrowsersToComeBack(t *testing.T) {
+	const origin = "https://app.example.com"
+	h := sse.New(nil, sse.Config{AllowedOrigins: []string{origin}, Retry: time.Minute, Authorize: func(*http.Request, []clientlib.Stream) (sse.Grant, error) {
+		return sse.Grant{}, errors.New("not asked")
+	}})
+	answer := func(target, id string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
+		r.Header.Set("Origin", origin)
+		r.Header.Set("Last-Event-ID", id)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := w.Header(); got.Get("Access-Control-Allow-Origin") != origin || got.Get("Access-Control-Allow-Credentials") != "true" {
+			t.Errorf("%s: pages get %v", target, got)
+		}
+		return w
+	}
+	retries := map[time.Duration]bool{}
+	for range 20 {
+		w := answer(one, "5-7")
+		p := newParser(w.Body)
+		e, err := p.next()
+		if w.Code != http.StatusOK || err != nil || !strings.Contains(e.String(), `fanfare.reconnect {"reason":"UNAVAILABLE"`) || e.id != "5-7" {
+			t.Fatalf("%d, %+v, %v", w.Code, e, err)
+		}
+		if p.retry < time.Minute || p.retry >= 3*time.Minute {
+			t.Errorf("told to come back in %s", p.retry)
+		}
+		retries[p.retry] = true
+	}
+	if len(retries) < 15 {
+		t.Errorf("20 browsers are told to come back at %d different times", len(retries))
+	}
+	if w := answer(one+"?last=x", ""); w.Code != http.StatusBadRequest {
+		t.Errorf("a bad request is answered %d", w.Code)
 	}
 }

@@ -13,10 +13,9 @@ import (
 // No browser remembers it for longer than two hours.
 const preflightSeconds = 7200
 
-// CORS has next's answers, errors too, say that pages of the allowed origins may read
-// them, and answers preflights, as a [Handler] does by itself: it is for what answers in
-// a handler's place. allowed is as [Config.AllowedOrigins], and CORS panics as [New] does.
-func CORS(allowed []string, next http.Handler) http.Handler {
+// corsFor has next's answers, errors too, say that pages of the allowed origins may read
+// them, and answers preflights. It panics if allowed is not as [Config.AllowedOrigins].
+func corsFor(allowed []string, next http.Handler) http.Handler {
 	if err := CheckOrigins(allowed); err != nil {
 		panic(err)
 	}

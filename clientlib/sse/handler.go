@@ -60,6 +60,9 @@ type counters struct {
 // the client. A server's WriteTimeout and ReadTimeout do not cut its streams. New panics
 // if [CheckOrigins] has something against [Config.AllowedOrigins]: ask it before, if they
 // come from outside the program.
+//
+// A nil client is for a handler that stands in for one while there is no server yet, or no
+// more: it tells all whose requests it understands to come back, and authorizes nobody.
 func New(client *clientlib.Client, config Config) *Handler {
 	h := &Handler{
 		client: client, config: config.withDefaults(),
@@ -70,7 +73,7 @@ func New(client *clientlib.Client, config Config) *Handler {
 	h.heartbeat = heartbeatBlock(h.config.Heartbeat)
 	h.replayed.limit = h.config.MaxReplayBytes
 	h.turns = make(chan struct{}, h.config.MaxReplays)
-	h.cors = CORS(h.config.AllowedOrigins, http.HandlerFunc(h.answer))
+	h.cors = corsFor(h.config.AllowedOrigins, http.HandlerFunc(h.answer))
 	return h
 }
 

@@ -77,7 +77,7 @@ func TestHeartbeatsAsEvents(t *testing.T) {
 	b := e.open(one + "?from=live&heartbeat=event")
 	b.expect(beat)
 	var last string
-	for beats, deadline := 0, time.Now().Add(patience / 2); beats < 2; {
+	for beats, deadline := 0, time.Now().Add(patience/2); beats < 2; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d heartbeats came among %d events", beats, len(b.seen))
 		}

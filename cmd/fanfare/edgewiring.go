@@ -37,7 +37,7 @@ func (p *program) edge(ctx context.Context, o *edgeOptions, logger *slog.Logger)
 	}
 	parts.AtEnd(func() { _ = conn.Close() })
 	health := newEdgeHealth(conn)
-	waiting := notReady(health.handler(nil), o.web.allowedOrigins, transcode.Problem{Reason: reasonNoServer, Message: "the edge begins"})
+	waiting := notReady(health.handler(nil), o.web.events(logger), transcode.Problem{Reason: reasonNoServer, Message: "the edge begins"})
 	web, err := o.web.startWeb(ctx, parts, waiting, o.web.ownHost(o.authenticates(), o.remote), logger)
 	if err != nil {
 		return err
@@ -45,9 +45,9 @@ func (p *program) edge(ctx context.Context, o *edgeOptions, logger *slog.Logger)
 	warnOfOthers(web.lis.Addr(), o.authenticates(), "see everything", logger)
 	client := clientlib.New(conn, append(o.identity(), clientlib.WithSession(), clientlib.WithLogger(logger))...)
 	access := &webAccess{verifier: verifier, cookie: o.web.cookie, signer: o.web.signer}
-	events := sse.New(client, sse.Config{
-		Authorize: access.authorize, AllowedOrigins: o.web.allowedOrigins, MaxConnections: web.places.limit, Logger: logger,
-	})
+	config := o.web.events(logger)
+	config.Authorize, config.MaxConnections = access.authorize, web.places.limit
+	events := sse.New(client, config)
 	parts.AtEnd(func() {
 		events.Close()
 		_ = client.Close()

@@ -242,7 +242,7 @@ func TestAllowingOtherHostsOpensNoAddressThatNobodyChose(t *testing.T) {
 			if err := cmd.ParseFlags(c.args); err != nil {
 				t.Fatal(err)
 			}
-			o := webOptions{maxConnections: 1}
+			o := webOptions{maxConnections: 1, retry: time.Second}
 			if err := o.check(cmd, c.authenticates); err != nil {
 				t.Fatal(err)
 			}

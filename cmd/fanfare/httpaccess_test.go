@@ -186,6 +186,8 @@ func TestHTTPFlags(t *testing.T) {
 		want string
 	}{
 		{[]string{"serve", "--http-max-connections", "0"}, "--http-max-connections must be from 1 to"},
+		{[]string{"serve", "--http-retry", "99ms"}, "--http-retry must be from 100ms to 1h"},
+		{[]string{"edge", "--http-retry", "61m"}, "--http-retry must be from 100ms to 1h"},
 		{[]string{"serve", "--http-allowed-origin", "app.example.com"}, "--http-allowed-origin"},
 		{[]string{"serve", "--http-allowed-origin", "https://app.example.com/path"}, "--http-allowed-origin"},
 		{[]string{"serve", "--http-allowed-origin", "https://*"}, "a * stands for"},

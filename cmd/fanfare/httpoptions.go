@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,10 @@ const (
 	defaultHTTPConnections = 20_000
 	// mostHTTPConnections is above what one address can have of one client's ports.
 	mostHTTPConnections = 1_000_000
+
+	defaultHTTPRetry = 2 * time.Second
+	leastHTTPRetry   = 100 * time.Millisecond
+	mostHTTPRetry    = time.Hour
 )
 
 // webOptions are the flags that say who is served over HTTP.
@@ -29,6 +34,7 @@ type webOptions struct {
 	allowedOrigins []string
 	cookie         string
 	signingKeys    []string
+	retry          time.Duration
 	// timeouts are no flags: they are the program's.
 	timeouts webTimeouts
 
@@ -45,6 +51,7 @@ func (o *webOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&o.maxConnections, "http-max-connections", defaultHTTPConnections, "how many connections over HTTP may have an event stream or a streaming call at a time; less if the system allows fewer open files")
 	f.StringArrayVar(&o.allowedOrigins, "http-allowed-origin", nil, "let pages of this origin, as https://app.example.com, use HTTP (CORS); https://*.example.com is all below a domain, * alone every origin, without cookies; may be repeated")
+	f.DurationVar(&o.retry, "http-retry", defaultHTTPRetry, "how long a browser waits, at the shortest, before it opens an event stream again; each is told another time, up to three times as long")
 	f.StringVar(&o.cookie, "http-cookie", "", "the `NAME` of a cookie that may hold a browser's token for event streams")
 	f.StringArrayVar(&o.signingKeys, "signed-url-key-file", nil, "let event streams be opened by signed URLs, and make such: a file with a key of 32 bytes or more; the first signs, others are still taken; may be repeated")
 }
@@ -55,6 +62,9 @@ func (o *webOptions) check(cmd *cobra.Command, tokens bool) error {
 	o.setHTTP, o.setConnections = cmd.Flags().Changed("http"), cmd.Flags().Changed("http-max-connections")
 	if o.maxConnections < 1 || o.maxConnections > mostHTTPConnections {
 		return usagef("--http-max-connections must be from 1 to %d", mostHTTPConnections)
+	}
+	if o.retry < leastHTTPRetry || o.retry > mostHTTPRetry {
+		return usagef("--http-retry must be from %s to %s", leastHTTPRetry, ageText(mostHTTPRetry))
 	}
 	for _, origin := range o.allowedOrigins {
 		if err := checkOrigin(origin); err != nil {
@@ -68,6 +78,11 @@ func (o *webOptions) check(cmd *cobra.Command, tokens bool) error {
 		return usagef("--http-cookie holds a token, and nothing verifies it: give --jwt-secret-file, --jwt-public-key-file or --jwt-jwks-url")
 	}
 	return o.readKeys()
+}
+
+// events is how event streams are served, as far as the flags say.
+func (o *webOptions) events(logger *slog.Logger) sse.Config {
+	return sse.Config{AllowedOrigins: o.allowedOrigins, Retry: o.retry, Logger: logger}
 }
 
 func checkOrigin(origin string) error {

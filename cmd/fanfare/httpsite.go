@@ -36,14 +36,14 @@ type site struct {
 	client *clientlib.Client
 	events *sse.Handler
 	calls  *transcode.Handler
-	// origins are those whose pages may use HTTP.
-	origins []string
+	// waiting is how event streams are answered when it has ended.
+	waiting sse.Config
 }
 
 // openSite makes what web serves. The caller serves gRPC on inside, and closes the
 // site. maxFrameBytes is the largest payload.
 func (o *serveOptions) openSite(web *webServer, server *service.Server, verifier *auth.Verifier, maxFrameBytes int, logger *slog.Logger) (*site, error) {
-	s := &site{web: web, inside: bufconn.Listen(insideBytes), origins: o.web.allowedOrigins}
+	s := &site{web: web, inside: bufconn.Listen(insideBytes), waiting: o.web.events(logger)}
 	dial := func(ctx context.Context) (net.Conn, error) { return s.inside.DialContext(ctx) }
 	opened := false
 	defer func() {
@@ -72,11 +72,11 @@ func (o *serveOptions) openSite(web *webServer, server *service.Server, verifier
 	}
 	s.client = clientlib.New(s.conn, append(o.insideIdentity(verifier), clientlib.WithSession())...)
 	access := &webAccess{verifier: verifier, cookie: o.web.cookie, signer: o.web.signer}
-	s.events = sse.New(s.client, sse.Config{
-		Authorize: access.authorize, AllowedOrigins: o.web.allowedOrigins, MaxConnections: web.places.limit, Logger: logger,
-		// Clients of the protocol have the other half.
-		MaxRelays: max(1, min(o.maxSubscriptions, o.maxSessionSubscriptions)/2),
-	})
+	config := s.waiting
+	config.Authorize, config.MaxConnections = access.authorize, web.places.limit
+	// Clients of the protocol have the other half.
+	config.MaxRelays = max(1, min(o.maxSubscriptions, o.maxSessionSubscriptions)/2)
+	s.events = sse.New(s.client, config)
 	routes := &webRoutes{health: server.HTTPHandler(), events: s.events, calls: s.calls, access: access, origins: o.web.allowedOrigins, console: true}
 	web.answer(routes.handler(web))
 	opened = true
@@ -112,7 +112,7 @@ func (s *site) drain(ctx context.Context, delay time.Duration) {
 
 // close ends what is left. Calls have ended with the gRPC server.
 func (s *site) close(health http.Handler) {
-	s.web.answer(notReady(health, s.origins, transcode.Problem{Reason: reasonServerEnd, Message: "the server ends"}))
+	s.web.answer(notReady(health, s.waiting, transcode.Problem{Reason: reasonServerEnd, Message: "the server ends"}))
 	s.events.Close()
 	_ = s.client.Close()
 	s.closeConnections()

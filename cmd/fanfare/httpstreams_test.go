@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net/http"
@@ -314,5 +315,33 @@ func TestDrainTellsEventStreams(t *testing.T) {
 	// The streaming call was told, too, and ended with a reason.
 	if said, err := readUntil(raw, "DRAINING"); err != nil {
 		t.Errorf("the streaming call ended with %v after %.2000q", err, said)
+	}
+}
+
+// How soon browsers come back was the program's own: an operator whose edges are overrun
+// when all of them come back could not spread that over a longer time.
+func TestOperatorsSayHowSoonBrowsersComeBack(t *testing.T) {
+	t.Parallel()
+	s := startEmbedded(t, "--http-retry", "1m")
+	edge := start(t, nil, "edge", "--server", s.address, "--http", "127.0.0.1:0", "--http-retry", "1m", "--drain-delay", "0")
+	t.Cleanup(func() { edge.interrupt(); edge.end() })
+	for name, site := range map[string]string{"serve": siteURL(t, s.stdout), "edge": siteURL(t, edge.stdout)} {
+		retries := map[int]bool{}
+		for range 5 {
+			conn := dialSite(t, site)
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			fmt.Fprint(conn, "GET /v1/streams/c/s HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			var milliseconds int
+			for lines := bufio.NewScanner(conn); milliseconds == 0 && lines.Scan(); {
+				_, _ = fmt.Sscanf(lines.Text(), "retry: %d", &milliseconds)
+			}
+			if milliseconds < 60_000 || milliseconds >= 180_000 {
+				t.Errorf("%s: a browser waits for %d ms", name, milliseconds)
+			}
+			retries[milliseconds] = true
+		}
+		if len(retries) < 2 {
+			t.Errorf("%s: five browsers come back at the same time, after %v ms", name, retries)
+		}
 	}
 }

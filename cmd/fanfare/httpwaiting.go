@@ -14,11 +14,6 @@ import (
 	"github.com/fanfare-io/fanfare/service/hub"
 )
 
-// comeAgain is an event stream that is none yet: EventSource gives up for ever on any
-// answer but 200, and comes again after the time that it is told. No blank line follows:
-// it would end a block without an id, by which EventSource forgets its position.
-const comeAgain = "retry: 2000\n"
-
 // Reasons, as JSON tells them, why a server does nothing yet or any more. Each says that
 // nothing was published.
 const (
@@ -30,13 +25,13 @@ const (
 // waitingPage is what is served over HTTP before there is a store.
 func (o *serveOptions) waitingPage(logger *slog.Logger) http.Handler {
 	health := service.New(absentStore{}, nil, absentBus{}, o.serviceConfig(logger)).HTTPHandler()
-	return notReady(health, o.web.allowedOrigins, transcode.Problem{Reason: reasonNoStore, Message: "the server waits for its database"})
+	return notReady(health, o.web.events(logger), transcode.Problem{Reason: reasonNoStore, Message: "the server waits for its database"})
 }
 
 // notReady has the health pages, and says of everything else that it is not there at
-// the moment, and why. Pages of the allowed origins may read that: to them an answer that
-// they may not read is final.
-func notReady(health http.Handler, origins []string, why transcode.Problem) http.Handler {
+// the moment, and why. Pages of the origins that events allows may read that: to them an
+// answer that they may not read is final.
+func notReady(health http.Handler, events sse.Config, why transcode.Problem) http.Handler {
 	why.Code, why.RetryIn = connect.CodeUnavailable.String(), 1
 	body, err := json.Marshal(why)
 	if err != nil {
@@ -46,10 +41,10 @@ func notReady(health http.Handler, origins []string, why transcode.Problem) http
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", health)
 	mux.Handle("/livez", health)
-	streams := sse.CORS(origins, http.HandlerFunc(serveComeAgain))
+	streams := sse.New(nil, events)
 	mux.Handle(streamsPath, streams)
 	mux.Handle(streamsPath+"/", streams)
-	mux.Handle("/", corsFor(origins, true)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("/", corsFor(events.AllowedOrigins, true)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		header := w.Header()
 		header.Set("Retry-After", "1")
 		header.Set("Content-Type", "application/json")
@@ -58,18 +53,6 @@ func notReady(health http.Handler, origins []string, why transcode.Problem) http
 		_, _ = w.Write(body) // the client has gone
 	})))
 	return mux
-}
-
-func serveComeAgain(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		transcode.Refuse(w, http.StatusMethodNotAllowed, "the method must be GET")
-		return
-	}
-	header := w.Header()
-	header.Set("Content-Type", "text/event-stream")
-	header.Set("Cache-Control", "no-store, no-transform")
-	_, _ = w.Write([]byte(comeAgain)) // the browser has gone
 }
 
 // absentStore and absentBus stand for those that are not there yet. The health
