@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 )
 
@@ -55,13 +56,22 @@ func refuseTokenOnCommandLine(given map[string]bool) error {
 // dialOptions add the token to calls, if there is one. The error says what is wrong with
 // it now.
 func (t *clientToken) dialOptions() ([]grpc.DialOption, error) {
-	if t.file == "" && t.fixed == "" {
+	shown := t.credentials()
+	if shown == nil {
 		return nil, nil
 	}
 	if _, err := t.current(); err != nil {
 		return nil, usagef("%v", err)
 	}
-	return []grpc.DialOption{grpc.WithPerRPCCredentials(t)}, nil
+	return []grpc.DialOption{grpc.WithPerRPCCredentials(shown)}, nil
+}
+
+// credentials are what calls show; nil: nothing.
+func (t *clientToken) credentials() credentials.PerRPCCredentials {
+	if t.file == "" && t.fixed == "" {
+		return nil
+	}
+	return t
 }
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/fanfare-io/fanfare/backlog/pgbacklog"
 	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/bench"
@@ -49,7 +51,8 @@ It puts load on the server at --server, or with --self on one that it starts on
 an embedded store in a temporary directory; with --database on one that it
 starts on a PostgreSQL database, in the schema ` + bench.Schema + `. On a running server
 it publishes to channels that begin with ` + bench.ChannelPrefix + `, and closes their streams
-in the end. What processor time and memory a server uses is measured on Linux, of a
+in the end; where that needs a token (--token-file), it must allow admin, and to
+publish and subscribe to them. What processor time and memory a server uses is measured on Linux, of a
 running one only with --pid.
 
 Each figure is the median of --rounds rounds. With --reference, the program of
@@ -63,12 +66,13 @@ a failure.
 		Example: `  fanfare bench publish --self
   fanfare bench storm many-streams --self --subscribers 1000 --streams 1000
   fanfare bench idle --server 127.0.0.1:7420 --pid 4711
+  fanfare bench fanout --server 127.0.0.1:7420 --token-file token
   fanfare bench publish 64-callers --database postgres://localhost/bench --reference bin/limits
   fanfare bench replay --self --json | jq .value`,
 		Args:              benchArguments,
 		ValidArgsFunction: completeBench,
 		RunE: action(func(cmd *cobra.Command, args []string) error {
-			if err := o.check(); err != nil {
+			if err := o.check(onCommandLine(cmd.Flags(), tokenFileFlag)); err != nil {
 				return err
 			}
 			return p.bench(cmd.Context(), cmd, &o, args)
@@ -161,8 +165,11 @@ func completeBench(_ *cobra.Command, args []string, _ string) ([]cobra.Completio
 // starts reports whether servers are started.
 func (o *benchOptions) starts() bool { return o.self || o.database != "" }
 
-func (o *benchOptions) check() error {
+// check refuses what cannot be measured. withToken is true if --token-file was given.
+func (o *benchOptions) check(withToken bool) error {
 	switch {
+	case withToken && o.starts():
+		return usagef("--%s is for a running server; those that are started need no token", tokenFileFlag)
 	case o.rounds < 1 || o.rounds > maxRounds:
 		return usagef("--rounds must be from 1 to %d", maxRounds)
 	case o.time < minBenchTime || o.time > maxBenchTime:
@@ -205,13 +212,21 @@ func (o *benchOptions) config(ctx context.Context, report func(bench.Line)) (ben
 	o.timeout = healthTimeout
 	err := o.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		_, err := fanfarev1.NewFanfareServiceClient(conn).ListPolicies(ctx, &fanfarev1.ListPoliciesRequest{})
-		return err
+		return withNeeds(err)
 	})
-	config.Server, config.PID = o.server, o.pid
+	config.Server, config.PID, config.Credentials = o.server, o.pid, o.token.credentials()
 	if err == nil && o.pid != 0 {
 		_, err = bench.ReadUsage(o.pid)
 	}
 	return config, err
+}
+
+// withNeeds adds to an error what a token must allow, if this one does not.
+func withNeeds(err error) error {
+	if status.Code(err) != codes.PermissionDenied {
+		return err
+	}
+	return fmt.Errorf("%v: it must allow admin, and to publish and subscribe to channels that begin with %s", err, bench.ChannelPrefix)
 }
 
 // bench measures the scenario and cases that args name.
@@ -251,5 +266,5 @@ func (p *program) bench(ctx context.Context, cmd *cobra.Command, o *benchOptions
 	if ctx.Err() != nil {
 		return errInterrupted
 	}
-	return err
+	return withNeeds(err)
 }

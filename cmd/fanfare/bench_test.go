@@ -27,6 +27,9 @@ func TestBenchUsage(t *testing.T) {
 		{[]string{"publish", "--time", "61m"}, "--time must be from 10ms to 1h"},
 		{[]string{"publish", "--pid", "-1"}, "--pid must be the number of a process"},
 		{[]string{"publish", "--self", "--pid", "1"}, "--pid is for a running server"},
+		{[]string{"publish", "--self", "--token-file", "t"}, "--token-file is for a running server"},
+		{[]string{"publish", "--database", "postgres://h/d", "--token-file", "t"}, "--token-file is for a running server"},
+		{[]string{"publish", "--token-file", "/nowhere/t"}, "--token-file /nowhere/t: no such file"},
 		{[]string{"publish", "--callers", "-1"}, "--callers must be from 0 to 10000000"},
 		{[]string{"publish", "--bytes", "10000001"}, "--bytes must be from 0 to 10000000"},
 		{[]string{"publish", "--self", "--server", "127.0.0.1:1"}, "--self and --server exclude each other"},
@@ -122,6 +125,10 @@ var tiny = map[string][]string{
 	"sse":     {"--subscribers", "20", "--connections", "2", "--time", "100ms"},
 }
 
+// runningBench are the scenarios, or cases, that measure a running server of which no
+// process is known.
+var runningBench = [][]string{{"publish"}, {"replay"}, {"storm"}, {"latency"}, {"fanout", "1000-paced"}}
+
 // A running server has other users: bench publishes to channels of its own, and
 // closes what it opened, also when it is interrupted.
 func TestBenchOfARunningServer(t *testing.T) {
@@ -129,7 +136,7 @@ func TestBenchOfARunningServer(t *testing.T) {
 	mustRun(t, "", "publish", "orders", "1", "--data", "x", "--server", s.address)
 	before := mustRun(t, "", "streams", "--server", s.address, "--json")
 	at := []string{"--server", s.address, "--rounds", "1", "--json"}
-	for _, args := range [][]string{{"publish"}, {"replay"}, {"storm"}, {"latency"}, {"fanout", "1000-paced"}} {
+	for _, args := range runningBench {
 		scenario := args[0]
 		r := command(t, "", slices.Concat([]string{"bench"}, args, tiny[scenario], at)...)
 		for _, l := range benchLines(t, r) {

@@ -19,6 +19,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 )
 
 // Scenario is a question about a server, answered by its cases.
@@ -78,6 +80,8 @@ type Config struct {
 	// Server is the address of a running server. If it is empty, servers are
 	// started.
 	Server string
+	// Credentials are what calls to the running server show. Nil: nothing.
+	Credentials credentials.PerRPCCredentials
 	// PID is the process of the running server, if it is known and on this machine.
 	PID int
 	// Executable is the program that is started as a server, with the command

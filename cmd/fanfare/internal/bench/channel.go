@@ -49,11 +49,27 @@ func (s *Server) NewChannel(ctx context.Context, r *Run, backlog int) (string, e
 // client returns a client of the kind that applications use, for what is not
 // measured, and how to end it.
 func (s *Server) client() (fanfarev1.FanfareServiceClient, func(), error) {
-	conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	options := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+	if s.shows != nil {
+		options = append(options, grpc.WithPerRPCCredentials(s.shows))
+	}
+	conn, err := grpc.NewClient(s.Address, options...)
 	if err != nil {
 		return nil, nil, err
 	}
 	return fanfarev1.NewFanfareServiceClient(conn), func() { conn.Close() }, nil
+}
+
+// dial connects the load generator. All calls on the connection show what there is to
+// show now: to look for every call whether it has changed would be load.
+func (s *Server) dial(ctx context.Context, o load.Options) (*load.Conn, error) {
+	if s.shows != nil {
+		var err error
+		if o.Metadata, err = s.shows.GetRequestMetadata(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return load.Dial(ctx, s.Address, o)
 }
 
 // closesAtOnce is how many streams are closed at a time.
@@ -127,7 +143,7 @@ const (
 // Fill publishes frames of so many bytes to the scopes, which scope names: each
 // one's frames in order, all in batches.
 func (s *Server) Fill(ctx context.Context, channel string, scopes int, scope func(int) string, frames, bytes int) error {
-	conn, err := load.Dial(ctx, s.Address, load.Options{})
+	conn, err := s.dial(ctx, load.Options{})
 	if err != nil {
 		return err
 	}

@@ -49,10 +49,10 @@ var errCrowdSplit = errors.New("a server admits 10,000 streams to a connection: 
 
 const maxStreamsPerConnection = 10_000
 
-// gather opens n subscriptions on connections to the address, request(i) being
+// gather opens n subscriptions on connections to the server, request(i) being
 // the i-th one's, and returns when all have been told that they caught up, with the
 // frames from the first to the given one. It must be closed, also after an error.
-func gather(ctx context.Context, address string, connections, n int, frames uint64, request func(i int) *fanfarev1.SubscribeRequest) (*crowd, error) {
+func gather(ctx context.Context, server *Server, connections, n int, frames uint64, request func(i int) *fanfarev1.SubscribeRequest) (*crowd, error) {
 	c := &crowd{
 		conns: make([]*load.Conn, min(connections, n)), members: make([]member, n), frames: frames,
 		arrived: make(chan struct{}), failed: make(chan error, 1),
@@ -64,7 +64,7 @@ func gather(ctx context.Context, address string, connections, n int, frames uint
 	opening, openCtx := errgroup.WithContext(ctx)
 	opening.SetLimit(dialsAtOnce)
 	for i := range c.conns {
-		opening.Go(func() error { return c.open(openCtx, address, i, request) })
+		opening.Go(func() error { return c.open(openCtx, server, i, request) })
 	}
 	if err := opening.Wait(); err != nil {
 		return c, err
@@ -73,8 +73,8 @@ func gather(ctx context.Context, address string, connections, n int, frames uint
 }
 
 // open makes the i-th connection and begins its share of the subscriptions.
-func (c *crowd) open(ctx context.Context, address string, i int, request func(int) *fanfarev1.SubscribeRequest) error {
-	conn, err := load.Dial(ctx, address, load.Options{})
+func (c *crowd) open(ctx context.Context, server *Server, i int, request func(int) *fanfarev1.SubscribeRequest) error {
+	conn, err := server.dial(ctx, load.Options{})
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func TestCrowdChecksWhatArrives(t *testing.T) {
 
 // The bound is the server's, and told before subscriptions are refused one by one.
 func TestCrowdsAreSpreadOverConnections(t *testing.T) {
-	_, err := gather(t.Context(), "127.0.0.1:1", 2, 2*maxStreamsPerConnection+1, 0, liveRequests("c", 1))
+	_, err := gather(t.Context(), &Server{Address: "127.0.0.1:1"}, 2, 2*maxStreamsPerConnection+1, 0, liveRequests("c", 1))
 	if !errors.Is(err, errCrowdSplit) {
 		t.Errorf("20,001 subscriptions on two connections: %v", err)
 	}

@@ -221,12 +221,12 @@ type stageOptions struct {
 // one, which may be the same. It is ended at the case's end.
 func (o stageOptions) open(ctx context.Context, r *Run, server, through *Server) (*stage, error) {
 	r.Progressf("opening %d subscriptions", o.seats+o.held)
-	audience, err := o.seating.open(ctx, server.Address, newGate(o.ahead, o.batch))
+	audience, err := o.seating.open(ctx, server, newGate(o.ahead, o.batch))
 	r.AtEnd(func(context.Context) error { return audience.close() })
 	if err != nil {
 		return nil, err
 	}
-	conn, err := load.Dial(ctx, through.Address, load.Options{})
+	conn, err := through.dial(ctx, load.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -86,7 +86,7 @@ func TestAudienceThatIsRefused(t *testing.T) {
 	replica := servicetest.Start(t, "sqlite::memory:", func(c *servicetest.Config) { c.Service.MaxSubscriptions = 5 })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	a, err := seating{channel: "bench", connections: 2, seats: 20, streams: 1}.open(ctx, replica.Addr, newGate(1, 1))
+	a, err := seating{channel: "bench", connections: 2, seats: 20, streams: 1}.open(ctx, &Server{Address: replica.Addr}, newGate(1, 1))
 	defer a.close()
 	if err == nil || !strings.Contains(err.Error(), "a subscription ended") {
 		t.Errorf("20 subscriptions of a server that admits 5: %v", err)

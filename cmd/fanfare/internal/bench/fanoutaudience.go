@@ -85,7 +85,7 @@ const heldWindow = 16 << 10
 
 // open opens all subscriptions and returns when each has caught up. The audience must
 // be closed, also after an error.
-func (s seating) open(ctx context.Context, address string, g *gate) (*audience, error) {
+func (s seating) open(ctx context.Context, server *Server, g *gate) (*audience, error) {
 	s.connections = min(s.connections, s.seats)
 	a := &audience{
 		rows: make([]*row, s.connections), gate: g, shared: s.streams == 1,
@@ -98,7 +98,7 @@ func (s seating) open(ctx context.Context, address string, g *gate) (*audience, 
 	opening, openCtx := errgroup.WithContext(ctx)
 	opening.SetLimit(dialsAtOnce)
 	for i := range a.rows {
-		opening.Go(func() error { return a.openRow(openCtx, address, s, i) })
+		opening.Go(func() error { return a.openRow(openCtx, server, s, i) })
 	}
 	if err := opening.Wait(); err != nil {
 		return a, err
@@ -107,8 +107,8 @@ func (s seating) open(ctx context.Context, address string, g *gate) (*audience, 
 }
 
 // openRow makes the i-th connection and begins its share of the subscriptions.
-func (a *audience) openRow(ctx context.Context, address string, s seating, i int) error {
-	conn, err := load.Dial(ctx, address, load.Options{StreamWindow: heldWindow})
+func (a *audience) openRow(ctx context.Context, server *Server, s seating, i int) error {
+	conn, err := server.dial(ctx, load.Options{StreamWindow: heldWindow})
 	if err != nil {
 		return err
 	}

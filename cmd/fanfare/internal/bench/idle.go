@@ -67,7 +67,7 @@ func idle(what string, target Target) func(context.Context, *Run) error {
 // idleBytes returns by how much a server's memory grew for one subscription.
 func idleBytes(ctx context.Context, r *Run, server *Server) (float64, error) {
 	// The first call of a process sets up what all others share.
-	first, err := gather(ctx, server.Address, 1, 1, 0, liveRequests(r.Channel(), 1))
+	first, err := gather(ctx, server, 1, 1, 0, liveRequests(r.Channel(), 1))
 	if err := firstOf(err, first.close()); err != nil {
 		return 0, err
 	}
@@ -75,7 +75,7 @@ func idleBytes(ctx context.Context, r *Run, server *Server) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	crowd, err := gather(ctx, server.Address, r.Sizes.Connections, r.Sizes.Subscribers, 0, liveRequests(r.Channel(), r.Sizes.Streams))
+	crowd, err := gather(ctx, server, r.Sizes.Connections, r.Sizes.Subscribers, 0, liveRequests(r.Channel(), r.Sizes.Streams))
 	if err != nil {
 		return 0, firstOf(err, crowd.close())
 	}

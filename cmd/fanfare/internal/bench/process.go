@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 )
 
 // Server is a server that is measured: one that runs, or a process that was
@@ -24,6 +26,8 @@ type Server struct {
 	// PID is its process; 0 if it is not known.
 	PID int
 
+	// shows is what calls to it show; nil: nothing.
+	shows credentials.PerRPCCredentials
 	// process is nil for a running server.
 	process *process
 	// start starts it again.
@@ -35,7 +39,7 @@ type Server struct {
 // case's end, or by Stop.
 func (r *Run) Fanfare(ctx context.Context, flags ...string) (*Server, error) {
 	if r.Running() {
-		return &Server{Address: r.Server, PID: r.PID}, nil
+		return &Server{Address: r.Server, PID: r.PID, shows: r.Credentials}, nil
 	}
 	env, err := r.ownStore(ctx)
 	if err != nil {

@@ -190,7 +190,7 @@ func newPublishers(ctx context.Context, r *Run, server *Server) (*publishers, er
 		p.requests = append(p.requests, request)
 	}
 	for range r.Sizes.Connections {
-		conn, err := load.Dial(ctx, server.Address, load.Options{})
+		conn, err := server.dial(ctx, load.Options{})
 		if err != nil {
 			p.hangUp()
 			return nil, err

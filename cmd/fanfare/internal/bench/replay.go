@@ -83,7 +83,7 @@ func replay(ctx context.Context, r *Run) error {
 // replayOnce has all subscribers replay one stream and returns how long it took
 // from the first request until the last one had everything.
 func replayOnce(ctx context.Context, r *Run, server *Server, channel string, scope int) (replayed, error) {
-	crowd, err := gather(ctx, server.Address, r.Sizes.Connections, r.Sizes.Subscribers, uint64(r.Sizes.Frames), oldestRequests(channel, strconv.Itoa(scope)))
+	crowd, err := gather(ctx, server, r.Sizes.Connections, r.Sizes.Subscribers, uint64(r.Sizes.Frames), oldestRequests(channel, strconv.Itoa(scope)))
 	if err := firstOf(err, crowd.close()); err != nil {
 		return replayed{}, err
 	}

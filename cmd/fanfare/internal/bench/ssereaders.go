@@ -51,7 +51,7 @@ func openEventStreams(ctx context.Context, r *Run, server, edge *Server) (s *sta
 	if err != nil {
 		return nil, 0, err
 	}
-	conn, err := load.Dial(ctx, server.Address, load.Options{})
+	conn, err := server.dial(ctx, load.Options{})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -133,7 +133,7 @@ func stormOnce(ctx context.Context, r *Run, server *Server, channel string, fram
 		scopes[i] = strconv.Itoa(i)
 	}
 	began := time.Now()
-	crowd, err := gather(ctx, server.Address, r.Sizes.Connections, r.Sizes.Subscribers, uint64(frames), oldestRequests(channel, scopes...))
+	crowd, err := gather(ctx, server, r.Sizes.Connections, r.Sizes.Subscribers, uint64(frames), oldestRequests(channel, scopes...))
 	if err != nil {
 		return s, firstOf(err, crowd.close())
 	}

@@ -47,6 +47,9 @@ type Options struct {
 	// StreamWindow is what a stream opened by SubscribeHeld takes, in bytes. All
 	// others are widened. 0: 2^31-1, with which no stream is held.
 	StreamWindow uint32
+	// Metadata is sent with every call: names in lower case, and their values. It is not
+	// changed afterwards. Nil: nothing.
+	Metadata map[string]string
 }
 
 // Conn is a connection to a server. Its methods are safe for concurrent use.

@@ -121,7 +121,7 @@ func (c *Conn) open(method string, request []byte, r receiver, held bool) (*stre
 }
 
 // headersLocked encodes the headers of a call. After the first one they are a byte
-// each.
+// each, but for values of almost 4 KiB or more, which HPACK's table has no room for.
 func (c *Conn) headersLocked(method string) []byte {
 	c.block.Reset()
 	for _, field := range [...]hpack.HeaderField{
@@ -134,6 +134,9 @@ func (c *Conn) headersLocked(method string) []byte {
 		{Name: "te", Value: "trailers"},
 	} {
 		c.must(c.encoder.WriteField(field))
+	}
+	for name, value := range c.options.Metadata {
+		c.must(c.encoder.WriteField(hpack.HeaderField{Name: name, Value: value}))
 	}
 	return c.block.Bytes()
 }
