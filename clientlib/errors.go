@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -134,6 +135,24 @@ func itemError(item *fanfarev1.Error) *Error {
 	return e
 }
 
+// checkText is the error of the first text that is not UTF-8, nil if there is none, of the
+// message at path, empty for the request. The server would say the same of it, but
+// protobuf does not send it: the call would fail, and a call that is shared with others.
+func checkText(path string, texts ...text) *Error {
+	for _, t := range texts {
+		if utf8.ValidString(t.value) {
+			continue
+		}
+		if path != "" {
+			t.field = path + "." + t.field
+		}
+		return &Error{Code: codes.InvalidArgument, Reason: ReasonInvalidField, Field: t.field, Message: t.field + " is not valid UTF-8"}
+	}
+	return nil
+}
+
+type text struct{ field, value string }
+
 // endsSubscription reports whether trying again cannot help a subscription.
 // UNAUTHENTICATED is final here; a new token comes before.
 func (e *Error) endsSubscription() bool {
@@ -174,6 +193,12 @@ func (e *Error) mayHaveStored() bool {
 	default:
 		return false
 	}
+}
+
+// refusesAFrame reports whether a call of many frames that ended so did because of one of
+// them, such as one that is larger than grpc takes.
+func (e *Error) refusesAFrame() bool {
+	return e.Code != codes.Unauthenticated && !e.unsent && !e.storedNothing() && !e.mayHaveStored()
 }
 
 // tellsOfTheStore reports whether a refusal says that the frame is not stored, also of

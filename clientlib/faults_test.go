@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -261,6 +263,44 @@ func TestTokenSourceFails(t *testing.T) {
 	mu.Unlock()
 	if got := r.frames(1); got[0] != "1" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// Symptom: a publish whose first try may have stored the frame failed as if nothing was.
+// Cause: what the token source said before the second try was all that was told.
+func TestTokenSourceFailsBetweenTries(t *testing.T) {
+	t.Parallel()
+	gone := errors.New("no identity provider")
+	var tries atomic.Int64
+	fake := &fakeServer{publish: func(context.Context, *fanfarev1.PublishRequest) (*fanfarev1.PublishResponse, error) {
+		tries.Add(1)
+		return nil, refusal(codes.Unavailable, "", 0)
+	}}
+	client := newClient(t, []string{fake.start(t)}, clientlib.WithTokenSource(func(context.Context, bool) (string, error) {
+		if tries.Load() > 0 {
+			return "", gone
+		}
+		return "token", nil
+	}))
+	if _, err := client.Publish(t.Context(), frame(stream(""), "")); !errors.Is(err, clientlib.ErrOutcomeUnknown) || !errors.Is(err, gone) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Symptom: a token with the line break of the file that it was read from had a publish
+// tried until its context ended. Cause: grpc sends no such header, and tells it as
+// INTERNAL of the call.
+func TestTokensThatNoHeaderCarries(t *testing.T) {
+	t.Parallel()
+	for _, token := range []string{"token\n", "to ken", "t\xf6ken"} {
+		client := newClient(t, []string{(&fakeServer{}).start(t)}, clientlib.WithTokenSource(func(context.Context, bool) (string, error) {
+			return token, nil
+		}))
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if _, err := client.Publish(ctx, frame(stream(""), "")); err == nil || !strings.Contains(err.Error(), "of the token") {
+			t.Errorf("%q: %v", token, err)
+		}
 	}
 }
 

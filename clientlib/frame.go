@@ -56,6 +56,22 @@ type Published struct {
 	Duplicate bool
 }
 
+// checkText is the error of a text that is not UTF-8, of the frame at path in its request.
+func (f *NewFrame) checkText(path string) *Error {
+	e := checkText(path,
+		text{"channel", f.Channel},
+		text{"scope", f.Scope},
+		text{"content_type", f.ContentType},
+		text{"event_type", f.EventType},
+		text{"idempotency_key", f.IdempotencyKey})
+	for name, value := range f.Headers {
+		if e == nil {
+			e = checkText(path, text{"headers", name}, text{"headers", value})
+		}
+	}
+	return e
+}
+
 func (f *NewFrame) proto() *fanfarev1.NewFrame {
 	frame := &fanfarev1.NewFrame{
 		Channel:        f.Channel,

@@ -26,7 +26,10 @@ const (
 // call at a time, so it should keep its token. refresh is true if the server refused
 // the token returned last with UNAUTHENTICATED, or if that is a JSON Web Token that
 // expires within ten seconds, or within a minute or a fifth of its time while a session
-// uses it: then a new one is wanted.
+// uses it: then a new one is wanted. ctx ends with the call that the token is for.
+//
+// An error, and a token with spaces, control characters or anything but ASCII, fails a
+// publish at once. Subscriptions are interrupted, and try again as publishers do.
 type TokenSource func(ctx context.Context, refresh bool) (string, error)
 
 // Option configures a [Client].

@@ -26,8 +26,12 @@ type pipeline struct {
 	// unanswered is how many frames there are.
 	unanswered int
 	number     uint64
-	pauses     pauses
-	closed     bool
+	// A call ended for one of the frames up to careful, and it is not known which. They
+	// go alone, of which alone is true while one is on its way.
+	careful uint64
+	alone   bool
+	pauses  pauses
+	closed  bool
 	// work has a token when there is something for the sender.
 	work chan struct{}
 
@@ -60,17 +64,22 @@ func newPipeline(c *Client) pipeline {
 	}
 }
 
-func (p *Publisher) addLocked(f *Pending) error {
+// addLocked takes a frame; one that is invalid is answered at once.
+func (p *Publisher) addLocked(f *Pending, invalid error) error {
 	switch {
 	case p.over.Err() != nil:
 		return context.Cause(p.over)
 	case p.closed:
 		return ErrClosed
 	}
+	p.unanswered++
+	if invalid != nil {
+		p.resolveLocked(f, Published{}, invalid)
+		return nil
+	}
 	p.number++
 	f.number = p.number
 	p.queue = append(p.queue, f)
-	p.unanswered++
 	signal(p.work)
 	return nil
 }
@@ -87,6 +96,10 @@ func (p *Publisher) next() (f *Pending, finished bool) {
 	defer p.mu.Unlock()
 	for len(p.queue) > 0 {
 		f := p.queue[0]
+		careful := f.number <= p.careful
+		if len(p.sent) > 0 && (careful || p.alone) {
+			return nil, false
+		}
 		p.queue[0] = nil
 		p.queue = p.queue[1:]
 		state := p.streams[f.given.Stream]
@@ -99,7 +112,7 @@ func (p *Publisher) next() (f *Pending, finished bool) {
 			continue
 		}
 		state.sent++
-		p.sent[f.number] = f
+		p.sent[f.number], p.alone = f, careful
 		return f, false
 	}
 	return nil, p.closed && p.unanswered == 0
@@ -127,6 +140,9 @@ func (p *Publisher) answer(r *fanfarev1.PublishStreamResponse) {
 		return
 	}
 	delete(p.sent, f.number)
+	if len(p.sent) == 0 {
+		signal(p.work) // for those that go alone
+	}
 	state := p.streams[f.given.Stream]
 	state.sent--
 	if r.GetError() == nil {
@@ -204,6 +220,9 @@ func byNumber(a, b *Pending) int { return cmp.Compare(a.number, b.number) }
 func (p *Publisher) callEnded(e *Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if e.refusesAFrame() {
+		p.suspectLocked(e)
+	}
 	back := slices.Collect(maps.Values(p.sent))
 	if e.mayHaveStored() {
 		back = slices.DeleteFunc(back, func(f *Pending) bool {
@@ -226,6 +245,19 @@ func (p *Publisher) callEnded(e *Error) {
 	clear(p.sent)
 	clear(p.streams)
 	p.requeueLocked(back)
+}
+
+// suspectLocked finds out for which frame the call ended: one that went alone was it. It
+// must not end each call anew, and hold up all others with that.
+func (p *Publisher) suspectLocked(e *Error) {
+	for number, f := range p.sent {
+		if !p.alone {
+			p.careful = max(p.careful, number)
+			continue
+		}
+		delete(p.sent, number)
+		p.resolveLocked(f, Published{}, f.told(e))
+	}
 }
 
 // end fails everything that is left.

@@ -3,6 +3,7 @@ package clientlib
 import (
 	"context"
 	"crypto/rand"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,13 +25,15 @@ import (
 // frame was published.
 func (c *Client) Publish(ctx context.Context, frame NewFrame) (Published, error) {
 	ctx, task := c.telemetry.publish(ctx, []NewFrame{frame})
-	p := c.prepare(ctx, frame)
 	var result Published
-	err := c.retry(ctx, p.safe(), func(ctx context.Context, options ...grpc.CallOption) error {
-		answer, err := c.stub.Publish(ctx, &fanfarev1.PublishRequest{Frame: p.frame}, options...)
-		result = p.published(answer)
-		return err
-	})
+	p, err := c.prepare(ctx, "frame", frame)
+	if err == nil {
+		err = c.retry(ctx, p.safe(), func(ctx context.Context, options ...grpc.CallOption) error {
+			answer, err := c.stub.Publish(ctx, &fanfarev1.PublishRequest{Frame: p.frame}, options...)
+			result = p.published(answer)
+			return err
+		})
+	}
 	task.end(ctx, err)
 	if err != nil {
 		return Published{}, err
@@ -44,23 +47,31 @@ func (c *Client) Publish(ctx context.Context, frame NewFrame) (Published, error)
 // partly known are FAILED_PRECONDITION with the reason PARTLY_DUPLICATE.
 func (c *Client) PublishBatch(ctx context.Context, frames []NewFrame) ([]Published, error) {
 	ctx, task := c.telemetry.publish(ctx, frames)
-	prepared := make([]prepared, len(frames))
+	results, err := c.publishBatch(ctx, frames)
+	task.end(ctx, err)
+	return results, err
+}
+
+func (c *Client) publishBatch(ctx context.Context, frames []NewFrame) ([]Published, error) {
+	batch := make([]prepared, len(frames))
 	request := &fanfarev1.PublishBatchRequest{Frames: make([]*fanfarev1.NewFrame, len(frames))}
 	for i, f := range frames {
-		prepared[i] = c.prepare(ctx, f)
-		request.Frames[i] = prepared[i].frame
+		p, err := c.prepare(ctx, "frames["+strconv.Itoa(i)+"]", f)
+		if err != nil {
+			return nil, err
+		}
+		batch[i], request.Frames[i] = p, p.frame
 	}
 	results := make([]Published, len(frames))
-	err := c.retry(ctx, allSafe(prepared), func(ctx context.Context, options ...grpc.CallOption) error {
+	err := c.retry(ctx, allSafe(batch), func(ctx context.Context, options ...grpc.CallOption) error {
 		answer, err := c.stub.PublishBatch(ctx, request, options...)
 		for i, result := range answer.GetResults() {
 			if i < len(results) {
-				results[i] = prepared[i].published(result)
+				results[i] = batch[i].published(result)
 			}
 		}
 		return err
 	})
-	task.end(ctx, err)
 	if err != nil {
 		return nil, err
 	}
@@ -74,14 +85,18 @@ type prepared struct {
 	madeKey bool
 }
 
-// prepare gives a frame its key and trace context.
-func (c *Client) prepare(ctx context.Context, f NewFrame) prepared {
+// prepare gives a frame, which is at path in its request, its key and trace context. The
+// error is that of a text that cannot be sent.
+func (c *Client) prepare(ctx context.Context, path string, f NewFrame) (prepared, error) {
+	if e := f.checkText(path); e != nil {
+		return prepared{frame: f.proto()}, e
+	}
 	c.telemetry.inject(ctx, &f)
 	made := f.IdempotencyKey == "" && !f.Ephemeral && !c.noKeys
 	if made {
 		f.IdempotencyKey = rand.Text()
 	}
-	return prepared{frame: f.proto(), madeKey: made}
+	return prepared{frame: f.proto(), madeKey: made}, nil
 }
 
 // safe reports whether the frame may be sent again though it may have been stored. That
@@ -119,6 +134,9 @@ func (c *Client) retry(ctx context.Context, safe bool, try func(context.Context,
 	unknown := false
 	for {
 		e, err := c.attempt(ctx, safe, &access, try)
+		if e == nil && err != nil && unknown {
+			return errorOf(err).outcomeUnknown()
+		}
 		if e == nil {
 			return err
 		}

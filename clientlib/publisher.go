@@ -67,10 +67,11 @@ func (p *Publisher) Publish(ctx context.Context, frame NewFrame) (*Pending, erro
 	}
 	pending.given = frame
 	ctx, pending.task = p.client.telemetry.publish(ctx, []NewFrame{frame})
-	pending.prepared = p.client.prepare(ctx, frame)
+	prepared, invalid := p.client.prepare(ctx, "frame", frame)
+	pending.prepared = prepared
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.addLocked(pending); err != nil {
+	if err := p.addLocked(pending, invalid); err != nil {
 		pending.task.end(ctx, err)
 		p.release(pending.size)
 		return nil, err

@@ -299,8 +299,7 @@ func (s *session) fallBack() {
 		}
 		s.removeLocked(m)
 		if !m.alone() {
-			m.queue.drop(ErrClosed)
-			close(m.left)
+			m.end(ErrClosed)
 		}
 	}
 }

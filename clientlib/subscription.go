@@ -50,14 +50,24 @@ func (c *Client) Subscribe(ctx context.Context, stream Stream, start Start, opti
 		left:   make(chan struct{}),
 	}
 	ctx, s.cancel = context.WithCancelCause(ctx)
+	if e := checkText("", text{"channel", stream.Channel}, text{"scope", stream.Scope}); e != nil {
+		s.end(e)
+		return s
+	}
 	if c.session != nil && c.session.join(ctx, s) {
 		return s
 	}
 	if !c.run(ctx, s.run) {
-		s.queue.drop(ErrClosed)
-		close(s.left)
+		s.end(ErrClosed)
 	}
 	return s
+}
+
+// end ends a subscription of which nothing runs.
+func (s *Subscription) end(err error) {
+	s.queue.drop(err)
+	s.cancel(nil)
+	close(s.left)
 }
 
 // run follows the stream until its end, or that of ctx.

@@ -51,11 +51,23 @@ func (c *tokenCache) get(ctx context.Context, refused string) (string, error) {
 	if err == nil && refused == "" && expiresSoon(token) {
 		token, err = c.source(ctx, true)
 	}
+	if err == nil {
+		err = checkToken(token)
+	}
 	if err != nil {
 		return "", &tokenError{err}
 	}
 	c.last = token
 	return token, nil
+}
+
+// checkToken is the error of a token that no header carries, such as one that was read
+// from a file with its line break: grpc would say that of a call, without what is wrong.
+func checkToken(token string) error {
+	if i := strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
+		return fmt.Errorf("byte %d of the token is a space, a control character or not ASCII", i)
+	}
+	return nil
 }
 
 // expiresSoon reports whether token is a JSON Web Token whose expiration time is near or
