@@ -56,7 +56,7 @@ func (h *Handler) answerGet(w http.ResponseWriter, r *http.Request) {
 	c := h.newConn(w, r, a, grant)
 	switch {
 	case err != nil:
-		h.log.tell(r.Context(), slog.LevelError, "cannot authorize a browser", err)
+		h.tellUnauthorized(r, err)
 		c.postpone(reasonUnavailable)
 	case r.Method == http.MethodHead:
 		c.header()
@@ -77,6 +77,24 @@ func (h *Handler) authorize(r *http.Request, streams []clientlib.Stream) (Grant,
 		return g, &Refusal{Status: http.StatusUnauthorized, Reason: reasonTokenExpired, Message: "the credential has expired"}
 	}
 	return g, err
+}
+
+// Refuse answers a request for something else than event streams, such as for a signed URL,
+// with an error as [Config.Authorize] returns them, and logs it in the same way. A *[Refusal]
+// is final; anything else is trouble that passes, and 503.
+func (h *Handler) Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+		h.refuseAccess(w, r, refusal)
+		return
+	}
+	h.tellUnauthorized(r, err)
+	w.Header().Set("Retry-After", "1")
+	h.refuse(w, http.StatusServiceUnavailable, problem{Message: "credentials cannot be verified at the moment; try again", Reason: reasonUnavailable})
+}
+
+// tellUnauthorized logs that it is not known what a browser may see.
+func (h *Handler) tellUnauthorized(r *http.Request, err error) {
+	h.log.tell(r.Context(), slog.LevelError, "cannot authorize a browser", err)
 }
 
 // refuseAccess answers what Authorize has refused, and logs it.
@@ -109,11 +127,12 @@ type problem struct {
 
 // codes are the codes of the statuses of problems.
 var codes = map[int]string{
-	http.StatusBadRequest:       "invalid_argument",
-	http.StatusUnauthorized:     "unauthenticated",
-	http.StatusForbidden:        "permission_denied",
-	http.StatusNotFound:         "unimplemented",
-	http.StatusMethodNotAllowed: "unimplemented",
+	http.StatusBadRequest:         "invalid_argument",
+	http.StatusUnauthorized:       "unauthenticated",
+	http.StatusForbidden:          "permission_denied",
+	http.StatusNotFound:           "unimplemented",
+	http.StatusMethodNotAllowed:   "unimplemented",
+	http.StatusServiceUnavailable: "unavailable",
 }
 
 // refuse answers what is final. The code follows from the status.

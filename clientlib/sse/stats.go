@@ -15,8 +15,8 @@ type Stats struct {
 	Replays, ReplaysWaiting int
 	// Requests is how many event streams were asked for.
 	Requests uint64
-	// Refused is how many of them were answered 4xx, and Postponed how many were told
-	// to come back.
+	// Refused is how many requests were answered with an error, and Postponed how many of
+	// those for event streams were told to come back.
 	Refused, Postponed uint64
 	// Frames is how many frames were written, counted for each connection, and
 	// Bytes how many bytes of event streams were.

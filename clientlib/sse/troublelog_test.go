@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -144,6 +145,38 @@ func TestRefusalsAreLoggedByTheirReasons(t *testing.T) {
 	}
 	if strings.Contains(text, "renew it") {
 		t.Errorf("what is normal is told: %s", text)
+	}
+}
+
+// What is no event stream is refused in the same form, and told in the same log; but trouble
+// that passes is an error there, as no EventSource asks.
+func TestOtherRequestsAreRefusedAlike(t *testing.T) {
+	var log logs
+	h := sse.New(nil, sse.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	for _, c := range []struct {
+		err    error
+		status int
+		body   string
+		header string
+		logged string
+	}{
+		{
+			&sse.Refusal{Status: 401, Message: "not valid", Cause: errors.New("the key is not known")}, 401,
+			`{"code":"unauthenticated","message":"not valid","reason":"UNAUTHENTICATED"}`, "Www-Authenticate", `level=WARN msg="refused a browser" peer.address=192.0.2.1:1234 reason=UNAUTHENTICATED error="the key is not known"`,
+		},
+		{
+			errors.New("the issuer is away"), 503,
+			`{"code":"unavailable","message":"credentials cannot be verified at the moment; try again","reason":"UNAVAILABLE"}`, "Retry-After", `level=ERROR msg="cannot authorize a browser" error="the issuer is away"`,
+		},
+	} {
+		w := httptest.NewRecorder()
+		h.Refuse(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/signed-url", nil), c.err)
+		if w.Code != c.status || w.Body.String() != c.body+"\n" || w.Header().Get(c.header) == "" {
+			t.Errorf("%v: %d, %v, %s", c.err, w.Code, w.Header(), w.Body)
+		}
+		if !strings.Contains(log.String(), c.logged) {
+			t.Errorf("%v: the log is %s", c.err, log.String())
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"connectrpc.com/connect"
 
 	"github.com/fanfare-io/fanfare/clientlib"
 	"github.com/fanfare-io/fanfare/clientlib/sse"
@@ -114,36 +115,38 @@ type signedStream struct {
 
 // sign answers POST /v1/signed-url. A URL shows no more than a token does, so without
 // tokens nobody is given one.
-func (a *webAccess) sign(w http.ResponseWriter, r *http.Request) {
+func (routes *webRoutes) sign(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
-	if a.signer == nil {
+	access := routes.access
+	if access.signer == nil {
 		transcode.Refuse(w, http.StatusNotFound, "this server signs no URLs: it was not given a key with --signed-url-key-file")
 		return
 	}
-	if a.verifier == nil {
-		transcode.Refuse(w, http.StatusForbidden, "this server signs for nobody, as it verifies no tokens: sign where browsers sign in, with the same key")
+	if access.verifier == nil {
+		routes.events.Refuse(w, r, &sse.Refusal{Status: http.StatusForbidden, Message: "this server signs for nobody, as it verifies no tokens: sign where browsers sign in, with the same key"})
 		return
 	}
-	request, err := readSignRequest(w, r)
+	identity, err := access.identify(r)
 	if err != nil {
-		transcode.Refuse(w, http.StatusBadRequest, err.Error())
+		routes.events.Refuse(w, r, err)
 		return
 	}
-	identity, err := a.identify(r)
-	if err == nil {
-		err = mayRead(identity, request.names())
+	request, invalid := readSignRequest(w, r)
+	if invalid != nil {
+		invalid.refuse(w)
+		return
 	}
-	if err != nil {
-		refuseReader(w, err)
+	if err := mayRead(identity, request.names()); err != nil {
+		routes.events.Refuse(w, r, err)
 		return
 	}
 	expires := time.Now().Add(request.lifetime())
 	if deadline := identity.Deadline(); !deadline.IsZero() && deadline.Before(expires) {
 		expires = deadline
 	}
-	signed, err := a.signer.Sign(request.url(), expires)
+	signed, err := access.signer.Sign(request.url(), expires)
 	if err != nil {
-		transcode.Refuse(w, http.StatusBadRequest, strings.TrimPrefix(err.Error(), "sse: "))
+		(&fieldError{"streams", strings.TrimPrefix(err.Error(), "sse: ")}).refuse(w)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -153,39 +156,34 @@ func (a *webAccess) sign(w http.ResponseWriter, r *http.Request) {
 	}{signed.String(), expires.UTC().Truncate(time.Second)})
 }
 
-// refuseReader answers with an error of identify or mayRead.
-func refuseReader(w http.ResponseWriter, err error) {
-	var refusal *sse.Refusal
-	switch {
-	case errors.As(err, &refusal):
-		if refusal.Status == http.StatusUnauthorized {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-		}
-		transcode.Refuse(w, refusal.Status, refusal.Message)
-	case errors.Is(err, context.Canceled):
-		// Nobody reads an answer.
-	default:
-		transcode.Refuse(w, http.StatusServiceUnavailable, "tokens cannot be verified at the moment; try again")
-	}
-}
-
-func readSignRequest(w http.ResponseWriter, r *http.Request) (*signRequest, error) {
+func readSignRequest(w http.ResponseWriter, r *http.Request) (*signRequest, *fieldError) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return nil, errors.New("Content-Type must be application/json") //nolint:staticcheck // the name of a header
+		return nil, &fieldError{"Content-Type", "Content-Type must be application/json"}
 	}
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSignedURLBytes))
 	decoder.DisallowUnknownFields()
 	var request signRequest
 	if err := decoder.Decode(&request); err != nil {
-		return nil, fmt.Errorf("the body is not the JSON that is expected: %w", err)
+		return nil, &fieldError{"body", fmt.Sprintf("the body is not the JSON that is expected: %v", err)}
 	}
 	if n := len(request.Streams); n < 1 || n > maxSignedURLStreams {
-		return nil, fmt.Errorf("streams must be 1 to %d, there are %d", maxSignedURLStreams, n)
+		return nil, &fieldError{"streams", fmt.Sprintf("streams must be 1 to %d, there are %d", maxSignedURLStreams, n)}
 	}
 	if most := int(sse.MaxSignedFor / time.Second); request.Seconds < 0 || request.Seconds > most {
-		return nil, fmt.Errorf("seconds must be from 1 to %d, or 0 for %d", most, signedURLTime/time.Second)
+		return nil, &fieldError{"seconds", fmt.Sprintf("seconds must be from 1 to %d, or 0 for %d", most, signedURLTime/time.Second)}
 	}
 	return &request, nil
+}
+
+// fieldError says what of a request for a signed URL is outside its limit.
+type fieldError struct{ field, message string }
+
+func (e *fieldError) refuse(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusBadRequest)
+	_ = json.NewEncoder(w).Encode(transcode.Problem{ // the client has gone
+		Code: connect.CodeInvalidArgument.String(), Message: e.message, Reason: clientlib.ReasonInvalidField, Field: e.field,
+	})
 }
 
 func (r *signRequest) names() []clientlib.Stream {

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,46 @@ func TestTokensOverHTTP(t *testing.T) {
 	// Symptom: why a browser's token was refused was nowhere to be seen.
 	if log := s.stderr.String(); !strings.Contains(log, "refused a browser") || !strings.Contains(log, "signature is invalid") {
 		t.Errorf("the log does not say what is wrong with tokens: %s", log)
+	}
+}
+
+// Symptom: whoever was given no signed URL was told so without a reason, by which a page
+// tells a token that has expired from one that will never do, and the log had not a word.
+func TestRefusalsOfSignedURLsHaveReasonsAndAreLogged(t *testing.T) {
+	secret, key := secretFile(t)
+	s := startEmbedded(t, "--jwt-secret-file", secret, "--jwt-leeway", "0s", "--signed-url-key-file", writeFile(t, "key", strings.Repeat("k", 40)), "--log-level", "debug")
+	site := siteURL(t, s.stdout)
+	room := auth.Permissions{Subscribe: []auth.Permission{{Channel: "chat", Scope: "room-1"}}}
+	reader, expired := signToken(t, key, time.Hour, room), signToken(t, key, time.Second, room)
+	const body = `{"streams": [{"channel": "chat", "scope": "room-1"}]}`
+	eventually(t, "a token expires", func() bool { return post(t, site+"/v1/signed-url", body, bearer(expired)).status != http.StatusOK })
+	for _, c := range []struct {
+		name, token, body   string
+		status              int
+		code, reason, field string
+		logged              string
+	}{
+		{"no token", "", body, 401, "unauthenticated", "UNAUTHENTICATED", "", "a token is required"},
+		{"a token of another key", reader[:len(reader)-4] + "AAAA", body, 401, "unauthenticated", "UNAUTHENTICATED", "", "signature is invalid"},
+		{"a token that has expired", expired, body, 401, "unauthenticated", "TOKEN_EXPIRED", "", "TOKEN_EXPIRED"},
+		{"another stream", reader, strings.Replace(body, "room-1", "room-2", 1), 403, "permission_denied", "PERMISSION_DENIED", "", "does not allow to subscribe to"},
+		{"no stream", reader, `{}`, 400, "invalid_argument", "INVALID_FIELD", "streams", ""},
+		{"a stream twice", reader, strings.Replace(body, "[", `[{"channel": "chat", "scope": "room-1"},`, 1), 400, "invalid_argument", "INVALID_FIELD", "streams", ""},
+		{"for too long", reader, `{"seconds": 3601, ` + body[1:], 400, "invalid_argument", "INVALID_FIELD", "seconds", ""},
+		{"no JSON", reader, `{`, 400, "invalid_argument", "INVALID_FIELD", "body", ""},
+	} {
+		p := post(t, site+"/v1/signed-url", c.body, bearer(c.token), func(r *http.Request) {
+			if c.token == "" {
+				r.Header.Del("Authorization")
+			}
+		})
+		problem := p.problem(t)
+		if p.status != c.status || problem.Code != c.code || problem.Reason != c.reason || problem.Field != c.field {
+			t.Errorf("%s: status %d, %+v", c.name, p.status, problem)
+		}
+		if c.logged != "" {
+			s.stderr.await(t, "refused a browser.*"+regexp.QuoteMeta(c.logged))
+		}
 	}
 }
 

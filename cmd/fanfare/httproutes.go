@@ -38,7 +38,7 @@ func (routes *webRoutes) handler(w *webServer) http.Handler {
 	events := w.streaming(routes.events)
 	mux.Handle(streamsPath, events)
 	mux.Handle(streamsPath+"/", events)
-	mux.Handle(signPath, corsFor(routes.origins, true)(only(http.MethodPost, routes.access.sign)))
+	mux.Handle(signPath, corsFor(routes.origins, true)(only(http.MethodPost, routes.sign)))
 	if routes.calls != nil {
 		mux.HandleFunc("GET /openapi.json", serveDescription)
 		calls := corsFor(routes.origins, false)(routes.calls)
