@@ -1,7 +1,9 @@
 package sse_test
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/fanfare-io/fanfare/clientlib/sse"
