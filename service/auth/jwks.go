@@ -2,8 +2,6 @@ package auth
 
 import (
 	"context"
-	"crypto"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -11,16 +9,17 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
-	"github.com/MicahParks/jwkset"
 	"golang.org/x/time/rate"
 )
 
 const (
-	// jwksRefresh is how often the keys of an issuer are fetched.
+	// jwksRefresh is how often the keys of an issuer are fetched, jwksRetry after how long
+	// again if they could not be.
 	jwksRefresh = 5 * time.Minute
+	jwksRetry   = 30 * time.Second
 	// jwksTimeout bounds one fetch.
 	jwksTimeout = 5 * time.Second
 	// jwksPause is at least between two fetches that tokens of unknown keys cause:
@@ -30,64 +29,191 @@ const (
 	maxJWKSBytes = 1 << 20
 )
 
-// jwks are the keys of an issuer, fetched from a URL. What was fetched last stays in
-// force while they cannot be fetched.
+// Fetches tell how the keys of an issuer have come since the start.
+type Fetches struct {
+	Succeeded, Failed uint64
+	// Last is when those that are in force were fetched; zero: there are none yet.
+	Last time.Time
+	// Keys is how many of those verify tokens.
+	Keys int
+}
+
+// jwks are the keys of an issuer, fetched from a URL by one goroutine. What was fetched
+// last stays in force while they cannot be fetched, however long that takes: who keeps the
+// issuer away must not keep everybody from the server.
 type jwks struct {
-	// fetched are the keys that are known; refreshing fetches them anew to find a key,
-	// and nowhere is the kid of none.
-	fetched    *keyStore
-	refreshing jwkset.Storage
-	nowhere    string
-	// turn has room for one who looks for a key that is not known: others wait, and
-	// find it.
-	turn  chan struct{}
+	url    string
+	client *http.Client
+	logger *slog.Logger
+	// wanted has room for one: a fetch has begun that a token has caused. ended is
+	// closed when there will be no more.
+	wanted, ended chan struct{}
+	// failing is true if the last fetch failed, or there was none. It is the goroutine's.
+	failing bool
+
+	mu    sync.Mutex // guards what follows
 	limit *rate.Limiter
-}
-
-// keyStore are keys, and whether they were ever fetched: an issuer may withdraw all.
-type keyStore struct {
-	jwkset.Storage
-	complete atomic.Bool
-}
-
-// KeyReplaceAll implements jwkset.Storage. It is how fetched keys come.
-func (s *keyStore) KeyReplaceAll(ctx context.Context, keys []jwkset.JWK) error {
-	err := s.Storage.KeyReplaceAll(ctx, keys)
-	if err == nil {
-		s.complete.Store(true)
-	}
-	return err
+	// under is closed when the fetch that is under way has ended; nil if none is.
+	under chan struct{}
+	// keys are replaced together; none of them changes.
+	keys    []Key
+	fetches Fetches
 }
 
 // newJWKS tries to fetch the keys, and does so again and again until ctx ends.
-func newJWKS(ctx context.Context, url string, logger *slog.Logger) (*jwks, error) {
-	fetched := &keyStore{Storage: jwkset.NewMemoryStorage()}
-	fetching, err := jwkset.NewStorageFromHTTP(url, jwkset.HTTPClientStorageOptions{
-		Storage:                   fetched,
-		Client:                    &http.Client{Transport: boundedTransport{http.DefaultTransport}, CheckRedirect: noRedirect},
-		Ctx:                       ctx,
-		HTTPTimeout:               jwksTimeout,
-		NoErrorReturnFirstHTTPReq: true,
-		RefreshInterval:           jwksRefresh,
-		RefreshErrorHandler: func(ctx context.Context, err error) {
-			logger.WarnContext(ctx, "the keys of the issuer of tokens cannot be fetched", "error", withoutSecrets(err))
-		},
-	})
-	if err != nil {
+func newJWKS(ctx context.Context, address string, logger *slog.Logger) (*jwks, error) {
+	if _, err := url.ParseRequestURI(address); err != nil {
 		return nil, errors.New("the URL of the keys cannot be parsed") // it may hold a password
 	}
-	refreshing, err := jwkset.NewHTTPClient(jwkset.HTTPClientOptions{
-		HTTPURLs:          map[string]jwkset.Storage{url: fetching},
-		RateLimitWaitMax:  jwksTimeout,
-		RefreshUnknownKID: rate.NewLimiter(rate.Inf, 1), // keys has the limit
-	})
-	if err != nil {
-		return nil, err
+	j := &jwks{
+		url: address, client: &http.Client{CheckRedirect: noRedirect, Timeout: jwksTimeout}, logger: logger,
+		wanted: make(chan struct{}, 1), ended: make(chan struct{}),
+		limit: rate.NewLimiter(rate.Every(jwksPause), 1), under: make(chan struct{}), failing: true,
 	}
-	return &jwks{
-		fetched: fetched, refreshing: refreshing, nowhere: rand.Text(),
-		turn: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Every(jwksPause), 1),
-	}, nil
+	j.fetch(ctx)
+	go j.run(ctx)
+	return j, nil
+}
+
+// fitting are the keys that may have signed a token, of those that are known; kid is empty
+// if it names none.
+func (j *jwks) fitting(algorithm, kid string) []Key {
+	j.mu.Lock()
+	keys := j.keys
+	j.mu.Unlock()
+	var fit []Key
+	for _, k := range keys {
+		if slices.Contains(k.algorithms, algorithm) && (kid == "" || k.id == "" || k.id == kid) {
+			fit = append(fit, k)
+		}
+	}
+	return fit
+}
+
+// last is when those that are known were fetched; zero: never.
+func (j *jwks) last() time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.fetches.Last
+}
+
+// refetched waits for a fetch, for whoever does not know a key: for that which is under
+// way, or else for one that it begins, unless it was not long ago that one was begun. It
+// reports whether there was one. The fetch does not end with ctx: it is for all who come
+// within the pause.
+func (j *jwks) refetched(ctx context.Context) bool {
+	under := j.begin()
+	if under == nil {
+		return false
+	}
+	select {
+	case <-under:
+		return true
+	case <-ctx.Done():
+	case <-j.ended:
+	}
+	return false
+}
+
+// begin returns what is closed at the end of the fetch that is under way, or that begins;
+// nil if none may.
+func (j *jwks) begin() chan struct{} {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.under == nil && j.limit.Allow() {
+		j.under = make(chan struct{})
+		j.wanted <- struct{}{} // there is room: it is taken before the fetch ends
+	}
+	return j.under
+}
+
+// run fetches the keys until ctx ends.
+func (j *jwks) run(ctx context.Context) {
+	defer close(j.ended)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-j.wanted:
+		case <-time.After(j.rest()):
+			j.mu.Lock()
+			if j.under == nil {
+				j.under = make(chan struct{})
+			} else {
+				<-j.wanted // this is the fetch
+			}
+			j.mu.Unlock()
+		}
+		j.fetch(ctx)
+	}
+}
+
+// rest is how long to wait with the next fetch.
+func (j *jwks) rest() time.Duration {
+	if j.failing {
+		return jwksRetry
+	}
+	return jwksRefresh
+}
+
+// fetch fetches the keys, and wakes who waits for that.
+func (j *jwks) fetch(ctx context.Context) {
+	keys, leftOut, err := j.get(ctx)
+	if ctx.Err() != nil {
+		return // ended tells
+	}
+	j.log(ctx, len(keys), leftOut, err)
+	j.failing = err != nil
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err != nil {
+		j.fetches.Failed++
+	} else {
+		j.keys = keys
+		j.fetches.Succeeded++
+		j.fetches.Last, j.fetches.Keys = time.Now(), len(keys)
+	}
+	close(j.under)
+	j.under = nil
+}
+
+// log tells how a fetch ended, unless it went well, as the last one did.
+func (j *jwks) log(ctx context.Context, keys, leftOut int, err error) {
+	switch last := j.last(); {
+	case err != nil && last.IsZero():
+		j.logger.WarnContext(ctx, "the keys of the issuer of tokens cannot be fetched, and none are known", "error", err)
+	case err != nil:
+		j.logger.WarnContext(ctx, "the keys of the issuer of tokens cannot be fetched; those that are known stay in force",
+			"error", err, "age", time.Since(last).Round(time.Second))
+	case keys == 0:
+		j.logger.WarnContext(ctx, "the issuer of tokens has no key that verifies any", "left_out", leftOut)
+	case j.failing:
+		j.logger.InfoContext(ctx, "the keys of the issuer of tokens were fetched", "keys", keys, "left_out", leftOut)
+	}
+}
+
+// get fetches a set, and returns its keys that verify tokens, and how many others it has.
+func (j *jwks) get(ctx context.Context) (keys []Key, leftOut int, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, j.url, http.NoBody)
+	if err != nil {
+		return nil, 0, withoutSecrets(err)
+	}
+	response, err := j.client.Do(request)
+	if err != nil {
+		return nil, 0, withoutSecrets(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, 0, fmt.Errorf("the answer has the status %d, not 200", response.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxJWKSBytes+1))
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case len(text) > maxJWKSBytes:
+		return nil, 0, fmt.Errorf("the answer has more than %d bytes", maxJWKSBytes)
+	}
+	return parseKeySet(text)
 }
 
 // withoutSecrets is why a fetch failed, with the place of its URL alone: its user and its
@@ -105,96 +231,6 @@ func withoutSecrets(err error) error {
 	return &url.Error{Op: failed.Op, URL: place.String(), Err: failed.Err}
 }
 
-// keys returns the keys that may have signed a token; kid is empty if it names none. If
-// there are none, they are fetched first, unless that was not long ago.
-func (j *jwks) keys(ctx context.Context, algorithm, kid string) ([]Key, error) {
-	keys, err := j.known(ctx, algorithm, kid)
-	if len(keys) > 0 || err != nil && !errors.Is(err, ErrNoKeys) {
-		return keys, err
-	}
-	select {
-	case j.turn <- struct{}{}:
-		defer func() { <-j.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	keys, err = j.known(ctx, algorithm, kid)
-	if len(keys) > 0 || !j.limit.Allow() {
-		return keys, err
-	}
-	// It fetches what it does not find. That is for all who come within the pause: it
-	// must not end with one call, nor depend on what its token names.
-	fetch, cancel := context.WithTimeout(context.WithoutCancel(ctx), jwksTimeout)
-	defer cancel()
-	_, _ = j.refreshing.KeyRead(fetch, j.nowhere)
-	return j.known(ctx, algorithm, kid)
-}
-
-// known are the keys that may have signed a token, of those that were fetched. The error
-// is ErrNoKeys if they never were.
-func (j *jwks) known(ctx context.Context, algorithm, kid string) ([]Key, error) {
-	all, err := j.fetched.KeyReadAll(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if !j.fetched.complete.Load() {
-		return nil, ErrNoKeys
-	}
-	var keys []Key
-	for _, k := range all {
-		id := k.Marshal().KID
-		if kid != "" && id != "" && id != kid || !mayVerify(k, algorithm) {
-			continue
-		}
-		if key, err := newPublicKey("", publicOf(k.Key())); err == nil && slices.Contains(key.algorithms, algorithm) {
-			keys = append(keys, key)
-		}
-	}
-	return keys, nil
-}
-
-// mayVerify reports whether a key is for signatures with an algorithm, as far as its set
-// says what it is for.
-func mayVerify(k jwkset.JWK, algorithm string) bool {
-	m := k.Marshal()
-	return (m.ALG == "" || m.ALG.String() == algorithm) &&
-		(m.USE == "" || m.USE == jwkset.UseSig) &&
-		(len(m.KEYOPS) == 0 || slices.Contains(m.KEYOPS, jwkset.KeyOpsVerify))
-}
-
-// publicOf is the public part of a key.
-func publicOf(key any) crypto.PublicKey {
-	if private, ok := key.(interface{ Public() crypto.PublicKey }); ok {
-		return private.Public()
-	}
-	return key
-}
-
 // noRedirect has whoever answers with a redirection not be followed: it could lead to a
 // place without TLS, or into the network of the server.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-
-// boundedTransport bounds the bodies of responses.
-type boundedTransport struct{ http.RoundTripper }
-
-func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := t.RoundTripper.RoundTrip(r)
-	if err == nil {
-		response.Body = &boundedBody{response.Body, maxJWKSBytes}
-	}
-	return response, err
-}
-
-type boundedBody struct {
-	io.ReadCloser
-	left int
-}
-
-func (b *boundedBody) Read(p []byte) (int, error) {
-	if b.left == 0 {
-		return 0, fmt.Errorf("the answer has more than %d bytes", maxJWKSBytes)
-	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	return n, err
-}

@@ -12,8 +12,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/golang-jwt/jwt/v5"
 )
 
 const (
@@ -148,11 +146,11 @@ func algorithms(keys []Key) []string {
 
 // fitting are the keys that may have signed a token: of its algorithm, and of its kid or
 // without an id.
-func fitting(keys []Key, algorithm, kid string) []jwt.VerificationKey {
-	var fit []jwt.VerificationKey
+func fitting(keys []Key, algorithm, kid string) []Key {
+	var fit []Key
 	for _, k := range keys {
 		if slices.Contains(k.algorithms, algorithm) && (k.id == "" || k.id == kid) {
-			fit = append(fit, k.material)
+			fit = append(fit, k)
 		}
 	}
 	return fit

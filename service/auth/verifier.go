@@ -75,8 +75,8 @@ type Verifier struct {
 
 // NewVerifier returns a Verifier. With a JWKSURL it tries for 5 s to fetch the keys, and
 // succeeds also if it cannot: they are fetched later. They are then fetched every 5 min
-// until ctx ends, and when a token names one that is not known, but not within 10 s of
-// the last time.
+// until ctx ends, every 30 s while they cannot be, and when a token names one that is not
+// known, but not within 10 s of the last time.
 func NewVerifier(ctx context.Context, config Config) (*Verifier, error) {
 	config = config.withDefaults()
 	if len(config.Keys) == 0 && config.JWKSURL == "" {
@@ -112,14 +112,24 @@ func newParser(methods []string, config Config) *jwt.Parser {
 	return jwt.NewParser(options...)
 }
 
+// Fetches tell how the keys of [Config.JWKSURL] have come; ok is false if there is none. It
+// does not block.
+func (v *Verifier) Fetches() (f Fetches, ok bool) {
+	if v.jwks == nil {
+		return Fetches{}, false
+	}
+	v.jwks.mu.Lock()
+	defer v.jwks.mu.Unlock()
+	return v.jwks.fetches, true
+}
+
 // Internal returns a token that only this process knows and that allows everything, for
 // connections of the server to itself. It must not leave the process.
 func (v *Verifier) Internal() string { return v.internal }
 
-// Verify returns who has a token, which is without the word Bearer. It may wait until
-// keys are fetched, for 5 s at most; a fetch that it began does not end with ctx, as it is
-// for others, too. The error is ErrExpired, ErrInvalid, ErrNoKeys or
-// that of ctx. A token that was verified within the last minute costs a hash.
+// Verify returns who has a token, which is without the word Bearer. If no key
+// that is known has signed it, it may wait until the issuer's are fetched, for 5 s at most.
+// The error is ErrExpired, ErrInvalid, ErrNoKeys or that of ctx. A token that was verified within the last minute costs a hash.
 func (v *Verifier) Verify(ctx context.Context, token string) (*Identity, error) {
 	if subtle.ConstantTimeCompare([]byte(token), []byte(v.internal)) == 1 {
 		return v.trusted, nil
@@ -141,42 +151,86 @@ func (v *Verifier) Verify(ctx context.Context, token string) (*Identity, error) 
 	return identity, err
 }
 
+// verify tries the keys that are known. Only if none of them has signed the token, and one
+// of the issuer's that is not known may have, those are fetched.
 func (v *Verifier) verify(ctx context.Context, token string) (*Identity, error) {
-	var c claims
-	_, err := v.parser.ParseWithClaims(token, &c, func(t *jwt.Token) (any, error) { return v.keysOf(ctx, t) })
+	identity, missing, err := v.verifyKnown(token)
+	if missing && v.jwks.refetched(ctx) {
+		identity, missing, err = v.verifyKnown(token)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
+	case missing && v.jwks.last().IsZero():
+		return nil, ErrNoKeys
 	case err != nil:
 		return nil, refusal(err)
 	}
-	return &Identity{Subject: c.Subject, Expires: c.ExpiresAt.Time, leeway: v.leeway, permissions: c.Fanfare}, nil
+	return identity, nil
 }
 
-// keysOf are the keys that may have signed a token.
-func (v *Verifier) keysOf(ctx context.Context, t *jwt.Token) (any, error) {
+// verifyKnown verifies a token with the keys that are known. missing is true if none of
+// them has signed it, and none is known of the issuer that could have.
+func (v *Verifier) verifyKnown(token string) (identity *Identity, missing bool, err error) {
+	var c claims
+	_, err = v.parser.ParseWithClaims(token, &c, func(t *jwt.Token) (keys any, err error) {
+		keys, missing, err = v.keysOf(t)
+		return keys, err
+	})
+	switch {
+	case err == nil:
+		return &Identity{Subject: c.Subject, Expires: c.ExpiresAt.Time, leeway: v.leeway, permissions: c.Fanfare}, false, nil
+	case errors.Is(err, errNoKeyFits), errors.Is(err, jwt.ErrTokenSignatureInvalid):
+		return nil, missing, err
+	default:
+		return nil, false, err
+	}
+}
+
+var errNoKeyFits = errors.New("no key has its algorithm and its kid")
+
+// keysOf are the keys that may have signed a token. missing is true if none of them is the
+// issuer's, and one could be.
+func (v *Verifier) keysOf(t *jwt.Token) (set any, missing bool, err error) {
 	// Who does not understand what crit names must refuse the token (RFC 7515, section
 	// 4.1.11), and nothing that it may name is understood here.
 	if _, has := t.Header["crit"]; has {
-		return nil, errors.New("its header has crit, of which no extension is known")
+		return nil, false, errors.New("its header has crit, of which no extension is known")
 	}
 	kid, err := keyID(t)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	algorithm := t.Method.Alg()
 	keys := fitting(v.keys, algorithm, kid)
 	if v.jwks != nil && slices.Contains(publicAlgorithms, algorithm) {
-		fetched, err := v.jwks.keys(ctx, algorithm, kid)
-		if err != nil && (len(keys) == 0 || !errors.Is(err, ErrNoKeys)) {
-			return nil, err
-		}
-		keys = append(keys, fitting(fetched, algorithm, kid)...)
+		theirs := v.jwks.fitting(algorithm, kid)
+		missing = len(theirs) == 0
+		keys = append(keys, theirs...)
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("no key has its algorithm and its kid")
+		return nil, missing, errNoKeyFits
 	}
-	return jwt.VerificationKeySet{Keys: keys[:min(len(keys), maxTriedKeys)]}, nil
+	return triedKeys(keys, kid), missing, nil
+}
+
+// triedKeys are as many of some keys as are tried, those that a token names before others.
+func triedKeys(keys []Key, kid string) jwt.VerificationKeySet {
+	slices.SortStableFunc(keys, func(a, b Key) int {
+		switch {
+		case a.id == kid && b.id != kid:
+			return -1
+		case a.id != kid && b.id == kid:
+			return 1
+		default:
+			return 0
+		}
+	})
+	var set jwt.VerificationKeySet
+	for _, k := range keys[:min(len(keys), maxTriedKeys)] {
+		set.Keys = append(set.Keys, k.material)
+	}
+	return set
 }
 
 // keyID is the kid of a token; empty if it has none.
@@ -194,9 +248,6 @@ func keyID(t *jwt.Token) (string, error) {
 
 // refusal is why a token is refused.
 func refusal(err error) error {
-	if errors.Is(err, ErrNoKeys) {
-		return ErrNoKeys
-	}
 	for _, other := range otherFaults {
 		if errors.Is(err, other) {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
