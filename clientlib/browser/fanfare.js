@@ -810,7 +810,13 @@ function gapOf({ stream, reason, requested, oldest, head, resume_after: resumeAf
 }
 
 function bytesOf(base64) {
-  return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  // Uint8Array.from is some twenty times as slow: a page would stand still for a megabyte.
+  for (let i = 0; i < text.length; i++) {
+    bytes[i] = text.charCodeAt(i);
+  }
+  return bytes;
 }
 
 function base64Of(bytes) {

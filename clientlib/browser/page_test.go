@@ -1,15 +1,19 @@
 package browser_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fanfare-io/fanfare/backlog"
 	"github.com/fanfare-io/fanfare/clientlib"
 	"github.com/fanfare-io/fanfare/clientlib/browser/browsertest"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -158,6 +162,54 @@ func TestPayloadsArriveByteByByte(t *testing.T) {
 			t.Errorf("over transport %s the page got\n%s\nwant\n%s", transport, got, wanted)
 		}
 		page.Run("subscription.close()")
+	}
+}
+
+// Payloads of the largest size, text and bytes, are the same ones in a page, also when many
+// follow each other.
+func TestTheLargestPayloadsArrive(t *testing.T) {
+	w := newWorld(t, nil)
+	text := bytes.Repeat([]byte("a line, and “quotes”\n"), backlog.DefaultMaxFrameBytes/25)
+	noise := make([]byte, backlog.DefaultMaxFrameBytes)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	var want []string
+	for range 2 {
+		for _, payload := range [][]byte{text, noise} {
+			want = append(want, fmt.Sprintf("%x", sha256.Sum256(payload)))
+			publishFrame(t, w.client, clientlib.NewFrame{Stream: lobby, Payload: payload})
+		}
+	}
+	page := open(t, w.url)
+	for _, transport := range []string{"undefined", `"fetch"`} {
+		page.Run("payloads = []; follow(" + source + ", {transport: " + transport + ", onframe: ({payload}) => payloads.push(payload)})")
+		page.Wait("all frames", fmt.Sprintf("payloads.length === %d", len(want)), "payloads.length", "told")
+		expect(t, "over transport "+transport+" the digests are", browsertest.Eval[[]string](page, `Promise.all(payloads.map(async (payload) =>
+			Array.from(new Uint8Array(await crypto.subtle.digest("SHA-256", payload)), (byte) => byte.toString(16).padStart(2, "0")).join("")))`), want)
+		page.Run("subscription.close()")
+	}
+}
+
+// A site may move its streams: where the browser is led to is where the page goes, also when
+// it comes back.
+func TestAnAddressThatLeadsElsewhereIsFollowed(t *testing.T) {
+	w := newWorld(t, nil)
+	w.pages.HandleFunc("/old/v1/streams", func(rw http.ResponseWriter, r *http.Request) {
+		http.Redirect(rw, r, "/v1/streams?"+r.URL.RawQuery, http.StatusTemporaryRedirect)
+	})
+	chromium := browsertest.Start(t)
+	for _, transport := range []string{"undefined", `"fetch"`} {
+		page := chromium.Open(w.url)
+		page.Wait("the module", "window.ready")
+		page.Allow(cutOff)
+		page.Run("follow(" + source + ", {from: 'live', server: '/old/', transport: " + transport + "})")
+		page.Wait("the beginning", `told.at(-1)?.startsWith("caughtup")`, "told")
+		w.publish("one")
+		awaitLast(page, "one")
+		w.server.CloseClientConnections()
+		page.Wait("the end of the connection", `told.includes("waiting")`, "told")
+		w.publish("two")
+		expect(t, "over transport "+transport+" the page got", awaitLast(page, "two"), []string{"one", "two"})
+		page.Close()
 	}
 }
 

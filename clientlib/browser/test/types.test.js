@@ -10,6 +10,13 @@ test('the types name what the module exports', async () => {
   assert.deepEqual(named.sort(), Object.keys(fanfare).sort());
 });
 
+test('the package exports the module and its types under its name, and packs them', async () => {
+  const { name, main, types, exports, files } = JSON.parse(await readFile(new URL('../package.json', import.meta.url), 'utf8'));
+  assert.deepEqual(Object.keys(await import(name)), Object.keys(fanfare));
+  assert.deepEqual(exports['.'], { types, default: main });
+  assert.deepEqual([main, types], files.map((file) => `./${file}`));
+});
+
 test('the types name what instances have', async () => {
   const types = await readFile(new URL('../fanfare.d.ts', import.meta.url), 'utf8');
   for (const [name, instance] of Object.entries({
