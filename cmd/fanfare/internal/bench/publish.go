@@ -167,10 +167,7 @@ type publishers struct {
 	callers int
 	channel string
 	payload []byte
-	// requests are the encoded ones, by stream; nil if each frame has a stream of
-	// its own.
-	requests [][]byte
-	// streams check the answers.
+	// streams check the answers; none if each frame has a stream of its own.
 	streams []numbering
 	// next numbers the streams of frames that have their own.
 	next atomic.Int64
@@ -181,13 +178,6 @@ func newPublishers(ctx context.Context, r *Run, server *Server) (*publishers, er
 	var err error
 	if p.channel, err = server.NewChannel(ctx, r, 0); err != nil {
 		return nil, err
-	}
-	for i := range p.streams {
-		request, err := p.request(i)
-		if err != nil {
-			return nil, err
-		}
-		p.requests = append(p.requests, request)
 	}
 	for range r.Sizes.Connections {
 		conn, err := server.dial(ctx, load.Options{})
@@ -270,10 +260,14 @@ func (p *publishers) call(ctx context.Context, caller int, end time.Time) (took 
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(answerPatience, cancel) })()
 	for i := caller; ; i += p.callers {
-		stream, request := i%max(1, len(p.streams)), []byte(nil)
-		if p.requests != nil {
-			request = p.requests[stream]
-		} else if request, err = p.request(int(p.next.Add(1))); err != nil {
+		var stream int
+		if len(p.streams) > 0 {
+			stream = i % len(p.streams)
+		} else {
+			stream = int(p.next.Add(1))
+		}
+		request, err := p.request(stream)
+		if err != nil {
 			return nil, err
 		}
 		began := time.Now()
@@ -299,7 +293,7 @@ func (p *publishers) take(stream int, response []byte) error {
 		return err
 	}
 	sequence := answer.GetPosition().GetSequence()
-	if p.requests == nil {
+	if len(p.streams) == 0 {
 		if sequence != 1 {
 			return fmt.Errorf("the first frame of a stream was given number %d", sequence)
 		}
