@@ -86,8 +86,8 @@ func benchBinary(t *testing.T, env []string, args ...string) result {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// One that hangs says where.
-	hung := time.AfterFunc(patience, func() { _ = c.Process.Signal(syscall.SIGQUIT) })
+	// One that hangs says where. It takes many turns, so it is given more time than one.
+	hung := time.AfterFunc(4*patience, func() { _ = c.Process.Signal(syscall.SIGQUIT) })
 	defer hung.Stop()
 	_ = c.Wait() // its code is the result
 	return result{c.ProcessState.ExitCode(), stdout.String(), stderr.String()}
