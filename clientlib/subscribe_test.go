@@ -132,12 +132,14 @@ func TestSubscriptionResumes(t *testing.T) {
 		w.publishFew(s, 1, 2)
 		r := w.subscribe(s, clientlib.Oldest())
 		r.expect("subscribed after 0, resumed false", "1 1", "2 2", "caught up at 2")
+		w.proxy.Refuse()
 		w.proxy.Reset()
 		interrupted := until[*clientlib.Interrupted](r)
 		if interrupted.RetryIn <= 0 || interrupted.Err == nil {
 			t.Errorf("got %+v", interrupted)
 		}
-		w.publishFew(s, 3, 3)
+		w.publishFew(s, 3, 3) // before it is back
+		w.proxy.Restore()
 		subscribed := until[*clientlib.Subscribed](r)
 		if !subscribed.Resumed {
 			t.Errorf("got %+v", subscribed)
