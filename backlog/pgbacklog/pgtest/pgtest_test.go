@@ -85,6 +85,22 @@ func TestServerStopsAndStartsAgain(t *testing.T) {
 	_ = s.NewDatabase(t)
 }
 
+// Symptom: a server did not start, or not again: its address was in use. Cause: the
+// kernel had given its port, free at the moment, to a connection of another test.
+func TestPortsAreNotThoseOfClients(t *testing.T) {
+	first := firstClientPort
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		if _, err := fmt.Sscan(string(text), &first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		if port, err := freePort(); err != nil || port >= first {
+			t.Fatalf("port %d, %v; clients get those from %d on", port, err, first)
+		}
+	}
+}
+
 // The template was once removed by its own watchdog, whose end of the pipe the
 // garbage collector had closed.
 func TestTemplateSurvivesCollections(t *testing.T) {
