@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// queue is what waits for Next. One goroutine puts and one takes; its end may come from
-// any.
+// queue is what waits for Next. One goroutine puts; any may take, and end it.
 type queue struct {
 	mu    sync.Mutex // guards what follows
 	items []item
@@ -118,6 +117,9 @@ func (q *queue) take(ctx context.Context) (Event, error) {
 func (q *queue) tryTake() (Event, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if len(q.items) > 1 || q.end != nil {
+		signal(q.more) // another goroutine may wait, too
+	}
 	if len(q.items) == 0 {
 		return nil, q.end
 	}

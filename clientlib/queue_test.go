@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 )
@@ -139,4 +141,39 @@ func TestCreditIsWhatThereIsRoomFor(t *testing.T) {
 	if !q.creditDue() || q.takenBytes() != 30 {
 		t.Error("what was dropped is not credited")
 	}
+}
+
+// Symptom: of several goroutines in Next all but one slept on, although there were events
+// for them, and after the end. Cause: what was put at once woke one.
+func TestSeveralTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1000, Position{})
+		const takers = 3
+		var taken, ended atomic.Int64
+		takeOne := func() {
+			if _, err := q.take(t.Context()); err != nil {
+				ended.Add(1)
+				return
+			}
+			taken.Add(1)
+		}
+		for range takers {
+			go takeOne()
+		}
+		synctest.Wait()
+		q.put(frameItem(1, 1), frameItem(2, 1), frameItem(3, 1))
+		synctest.Wait()
+		if taken.Load() != takers {
+			t.Errorf("%d of %d got an event", taken.Load(), takers)
+		}
+		for range takers {
+			go takeOne()
+		}
+		synctest.Wait()
+		q.finish(io.EOF)
+		synctest.Wait()
+		if ended.Load() != takers {
+			t.Errorf("%d of %d heard of the end", ended.Load(), takers)
+		}
+	})
 }

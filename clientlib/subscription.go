@@ -84,7 +84,8 @@ func (s *Subscription) run(ctx context.Context) {
 // Next returns the next event, waiting for it. After the end of the subscription it
 // returns what is left and then, every time, the error that ended it; io.EOF after
 // [Closed]. After Close it returns io.EOF at once. If its own ctx ends it returns the
-// cause, and the event is there for the next call. One goroutine may call it at a time.
+// cause, and the event is there for the next call. Any goroutine may call it; of several
+// at a time each gets other events.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	e, err := s.queue.take(ctx)
 	if s.consumed != nil && s.queue.creditDue() {
