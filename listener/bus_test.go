@@ -81,6 +81,7 @@ func TestBusRefusesForgeries(t *testing.T) {
 		EncodeEnvelope(Key{ID: 4711, Secret: []byte("mine")}, plausible),
 	}
 	// The first by itself: what comes at once is one hint.
+	begun := time.Now()
 	notify(t, b.db, busChannel, "first")
 	eventually(t, "a hint", func() bool { return len(b.sink.hintTimes()) == 1 })
 	for range 20 {
@@ -94,22 +95,20 @@ func TestBusRefusesForgeries(t *testing.T) {
 	b.expect(t, 1, 2)
 	// The version from the future may have had an ephemeral frame.
 	eventually(t, "a hint that frames may have been missed", func() bool { return len(b.sink.missedTimes()) >= 1 })
-	for _, times := range [][]time.Time{b.sink.hintTimes(), b.sink.missedTimes()} {
-		for i := 1; i < len(times); i++ {
-			if d := times[i].Sub(times[i-1]); d < hintInterval-10*time.Millisecond {
-				t.Fatalf("hints %s apart", d)
-			}
-		}
-	}
 	s := b.bus.Stats()
+	// How far they are apart is tested where the clock is the test's.
+	seconds := int(time.Since(begun)/hintInterval) + 1
+	if hints, missed := len(b.sink.hintTimes()), len(b.sink.missedTimes()); hints > seconds || missed > seconds {
+		t.Fatalf("%d hints and %d that something may have been missed in %d seconds", hints, missed, seconds)
+	}
 	if s.Unreadable < 100 || s.UnknownVersion != 20 || s.UnknownKey != 20 || s.Forged < 60 || s.Replayed != 1 || s.Envelopes != 2 {
 		t.Fatalf("stats %+v", s)
 	}
-	if s.Reloads > 5 {
-		t.Fatalf("%d reloads of the keys", s.Reloads)
+	if s.Reloads > uint64(seconds)+2 {
+		t.Fatalf("%d reloads of the keys in %d seconds", s.Reloads, seconds)
 	}
-	if n := len(b.logs.lines()); n > 12 {
-		t.Fatalf("%d log lines", n)
+	if n := len(b.logs.lines()); n > 12+seconds {
+		t.Fatalf("%d log lines in %d seconds", n, seconds)
 	}
 }
 
@@ -175,7 +174,7 @@ func TestBusWithoutKeys(t *testing.T) {
 	next := Key{ID: 77, Secret: []byte("next")}
 	b.pub.key = next
 	b.pub.publish(1)
-	eventually(t, "a hint that frames may have been missed", func() bool { return len(b.sink.missedTimes()) == 1 })
+	eventually(t, "a hint that frames may have been missed", func() bool { return len(b.sink.missedTimes()) >= 1 })
 	b.ring.mu.Lock()
 	b.ring.err = nil
 	b.ring.keys = []Key{next}

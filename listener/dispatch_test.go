@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,8 +51,8 @@ func TestEnsureWhileNotified(t *testing.T) {
 		times = append(times, time.Since(begun))
 	}
 	slices.Sort(times)
-	if p99 := times[len(times)-1]; p99 > 300*time.Millisecond {
-		t.Errorf("the slowest of 50 Ensures took %s", p99)
+	if slowest := times[len(times)-1]; slowest > form(5*time.Second, 300*time.Millisecond) {
+		t.Errorf("the slowest of 50 Ensures took %s", slowest)
 	}
 	begun := time.Now()
 	for i := range 200 {
@@ -66,7 +67,7 @@ func TestEnsureWhileNotified(t *testing.T) {
 		l.Release(fmt.Sprintf("one_%d", i))
 	}
 	ensure(t, l, "last")
-	if took := time.Since(begun); took > 3*time.Second {
+	if took := time.Since(begun); took > form(20*time.Second, 3*time.Second) {
 		t.Errorf("200 Ensures at once took %s", took)
 	}
 	close(stop)
@@ -95,7 +96,7 @@ func TestEnsuresAtBoot(t *testing.T) {
 		for i := range recorders {
 			recorders[i] = attach(t, l, fmt.Sprintf("boot_%d", i))
 			callers.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				if i%2 == 1 {
 					cancel()
 					ctx, cancel = context.WithTimeout(context.Background(), time.Duration(1+i%10)*time.Millisecond)
@@ -189,7 +190,7 @@ func TestQueueUsageIsKnown(t *testing.T) {
 	server := pgtest.Start(t)
 	url := server.URL("postgres")
 	db, idle := pgtest.Dial(t, url), pgtest.Dial(t, url)
-	l, logs := start(t, Config{URL: url, PingInterval: 20 * time.Millisecond})
+	l, _ := start(t, Config{URL: url, PingInterval: 20 * time.Millisecond})
 	ensure(t, l, "a")
 	// A session that listens and stays in a transaction keeps what is notified.
 	pgtest.Exec(t, idle, "listen a")
@@ -200,6 +201,14 @@ func TestQueueUsageIsKnown(t *testing.T) {
 	eventually(t, "the usage to be seen", func() bool { return l.State().QueueUsage > 0.005 })
 	pgtest.Exec(t, idle, "rollback")
 	eventually(t, "the usage to be gone", func() bool { return l.State().QueueUsage < 0.0005 })
+}
+
+func TestFillingQueueIsWarnedOfOnce(t *testing.T) {
+	logs := &logBuffer{}
+	l, err := New(Config{URL: "postgres://127.0.0.1:1/none", Logger: slog.New(slog.NewTextHandler(logs, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
 	l.noteQueueUsage(0.2)
 	l.noteQueueUsage(0.3)
 	if n := logs.count("notification queue fills up"); n != 1 {

@@ -31,12 +31,10 @@ func TestHalfOpenConnection(t *testing.T) {
 			r := attach(t, l, "a")
 			before := ensure(t, l, "a")
 			proxy.Blackhole(directions)
-			within(t, 8*time.Second, "the loss to be noticed", func() bool { return l.Current().Number == 0 })
+			within(t, form(patience, 8*time.Second), "the loss to be noticed", func() bool { return l.Current().Number == 0 })
 			proxy.Restore()
-			within(t, 10*time.Second, "the next listening", func() bool { return l.Current().Number > before.Number })
-			ensure(t, l, "a")
-			notify(t, pgtest.Dial(t, url), "a", "after")
-			eventually(t, "a notification", func() bool { return r.has("after") })
+			within(t, form(patience, 10*time.Second), "the next listening", func() bool { return l.Current().Number > before.Number })
+			r.hears(t, l, pgtest.Dial(t, url), "a", "after")
 		})
 	}
 }
@@ -57,17 +55,19 @@ func TestHalfOpenConnectionMeetsAnyCommand(t *testing.T) {
 			url := pgtest.NewDatabase(t)
 			proxy := pgtest.Proxy(t, url)
 			l, _ := start(t, Config{
-				URL: proxy.URL(url), Probe: prober(url), EnsureTimeout: time.Second,
+				URL: proxy.URL(url), Probe: prober(url),
 				PingInterval: test.interval, PingTimeout: 200 * time.Millisecond, CommandTimeout: time.Minute,
 			})
 			ensure(t, l, "a")
 			killListeners(t, pgtest.Dial(t, url))
-			eventually(t, "a connection that has not been probed", func() bool { return l.Current().Number == 2 })
+			eventually(t, "a connection that has not been probed", func() bool { return l.Current().Number >= 2 })
+			number := l.Current().Number
 			proxy.Blackhole(pgtest.ToServer)
 			test.command(l)
-			within(t, 20*time.Second, "the loss to be noticed", func() bool { return l.Current().Number == 0 })
+			// Before CommandTimeout, and the ping an hour later.
+			within(t, 40*time.Second, "the loss to be noticed", func() bool { return l.Current().Number == 0 })
 			proxy.Restore()
-			within(t, 20*time.Second, "the next listening", func() bool { return l.Current().Number > 2 })
+			eventually(t, "the next listening", func() bool { return l.Current().Number > number })
 		})
 	}
 }
@@ -77,7 +77,7 @@ func TestSlowNetworkIsNoLoss(t *testing.T) {
 	t.Parallel()
 	url := pgtest.NewDatabase(t)
 	proxy := pgtest.Proxy(t, url)
-	proxy.Delay(500 * time.Millisecond)
+	proxy.Delay(300 * time.Millisecond)
 	l, _ := start(t, Config{URL: proxy.URL(url), PingInterval: 200 * time.Millisecond})
 	r := attach(t, l, "a")
 	first := ensure(t, l, "a")
@@ -122,11 +122,8 @@ func TestEveryErrorMeansReconnect(t *testing.T) {
 		before := ensure(t, l, "a")
 		l.Release("a")
 		w.each(breakIt)
-		within(t, 10*time.Second, "the next listening after: "+name, func() bool { return l.Current().Number > before.Number })
-		ensure(t, l, "a")
-		l.Release("a")
-		notify(t, db, "a", name)
-		eventually(t, "a notification after: "+name, func() bool { return r.has(name) })
+		eventually(t, "the next listening after: "+name, func() bool { return l.Current().Number > before.Number })
+		r.hears(t, l, db, "a", name)
 	}
 }
 
@@ -151,7 +148,7 @@ func TestEveryConnectErrorIsRetried(t *testing.T) {
 			return err != nil && strings.Contains(err.Error(), code)
 		})
 		w.set(nil, nil)
-		within(t, 10*time.Second, "recovery from "+code, func() bool { return l.Current().Number > before.Number })
+		eventually(t, "recovery from "+code, func() bool { return l.Current().Number > before.Number })
 	}
 	if logs.count("channel reconnect a") == 0 {
 		t.Fatal("nothing was logged")
@@ -176,21 +173,25 @@ func TestListenFailsForAWhile(t *testing.T) {
 		return nil
 	}, nil)
 	l, logs := start(t, Config{URL: w.url(url), EnsureTimeout: time.Second})
-	if _, err := l.Ensure(t.Context(), "a"); !errors.Is(err, ErrNotListening) || !strings.Contains(err.Error(), "58P01") {
-		t.Fatalf("Ensure = %v, want ErrNotListening and the server's error", err)
+	begun := time.Now()
+	if err := reasonOf(t, l, "a", "58p01"); !errors.Is(err, ErrNotListening) {
+		t.Fatalf("Ensure = %v, want ErrNotListening", err)
 	}
+	eventually(t, "another LISTEN", func() bool { return listens.Load() >= 2 })
 	if l.Current().Number != 0 {
 		t.Fatal("listening although LISTEN failed")
 	}
-	if n, u := listens.Load(), usages.Load(); n < 2 || n > 15 || u < n-1 || u > n {
-		t.Fatalf("%d LISTENs and %d questions for the usage in a second", n, u)
+	// Attempts become rare after the first second.
+	n, u := listens.Load(), usages.Load()
+	if took := time.Since(begun); n > 15+int64(took/time.Second) || u < n-1 || u > n {
+		t.Fatalf("%d LISTENs and %d questions for the usage in %s", n, u, took)
 	}
 	if logs.count("could not access status of transaction 4711") == 0 {
 		t.Fatal("the server's message is not in the log")
 	}
 	w.set(nil, nil)
 	// The pause before the next attempt may be longer than one Ensure waits.
-	within(t, patience, "recovery", func() bool {
+	eventually(t, "recovery", func() bool {
 		_, err := l.Ensure(t.Context(), "a")
 		return err == nil
 	})
@@ -201,8 +202,7 @@ func TestListenFailsForAWhile(t *testing.T) {
 func TestFirstRoundTripFails(t *testing.T) {
 	url := pgtest.NewDatabase(t)
 	lost, _ := start(t, Config{URL: url, OriginSQL: "select gone.origin()", EnsureTimeout: 300 * time.Millisecond})
-	if _, err := lost.Ensure(t.Context(), "a"); !errors.Is(err, ErrNotListening) ||
-		!strings.Contains(err.Error(), "origin") || !strings.Contains(err.Error(), "has the schema been migrated") {
+	if err := reasonOf(t, lost, "a", "origin"); !errors.Is(err, ErrNotListening) || !strings.Contains(err.Error(), "has the schema been migrated") {
 		t.Errorf("Ensure without a schema = %v", err)
 	}
 
@@ -222,14 +222,14 @@ func TestFirstRoundTripFails(t *testing.T) {
 		return nil
 	}, nil)
 	deaf, _ := start(t, Config{URL: w.url(url), OriginSQL: "select 5", EnsureTimeout: 300 * time.Millisecond})
-	if _, err := deaf.Ensure(t.Context(), "a"); !errors.Is(err, ErrNotListening) || !strings.Contains(err.Error(), "4711") || strings.Contains(err.Error(), "origin") {
+	if err := reasonOf(t, deaf, "a", "4711"); !errors.Is(err, ErrNotListening) || strings.Contains(err.Error(), "origin") {
 		t.Errorf("Ensure where LISTEN fails = %v", err)
 	}
 	if deaf.Current().Number != 0 || usages.Load() == 0 {
 		t.Errorf("listening %d although LISTEN failed, %d questions for the usage of the queue", deaf.Current().Number, usages.Load())
 	}
 	w.set(nil, nil)
-	within(t, patience, "recovery", func() bool { return deaf.Current() == backlog.Listening{Number: 1, Origin: 5} })
+	eventually(t, "recovery", func() bool { return deaf.Current() == backlog.Listening{Number: 1, Origin: 5} })
 }
 
 // A failing LISTEN for one more channel must not leave the others unheard.
@@ -269,7 +269,7 @@ func TestLostRegistrationIsNoticed(t *testing.T) {
 		return nil
 	}, nil)
 	ensure(t, l, "b")
-	eventually(t, "the next listening", func() bool { return l.Current().Number == 2 })
+	eventually(t, "the next listening", func() bool { return l.Current().Number >= 2 })
 }
 
 // S55, POSTGRES.md 25: of two hosts the first is a standby. The listener goes to
@@ -287,8 +287,8 @@ func TestStandbyIsRefused(t *testing.T) {
 
 	alone, logs := start(t, Config{URL: standby.URL("postgres"), EnsureTimeout: 3 * time.Second})
 	begun := time.Now()
-	if _, err := alone.Ensure(t.Context(), "a"); !errors.Is(err, ErrNotListening) || !strings.Contains(err.Error(), "in recovery") {
-		t.Fatalf("Ensure at a standby = %v, want ErrNotListening because of the recovery", err)
+	if err := reasonOf(t, alone, "a", "in recovery"); !errors.Is(err, ErrNotListening) {
+		t.Fatalf("Ensure at a standby = %v, want ErrNotListening", err)
 	}
 	if n, limit := len(logs.lines()), int(time.Since(begun)/time.Second)+6; n > limit {
 		t.Fatalf("%d log lines in %s", n, time.Since(begun))
@@ -296,7 +296,7 @@ func TestStandbyIsRefused(t *testing.T) {
 	// The old primary goes, the standby is promoted: both find it.
 	primary.Stop("immediate")
 	pgtest.Exec(t, pgtest.Dial(t, standby.URL("postgres")), "select pg_promote()")
-	within(t, 10*time.Second, "the switch to the new primary", func() bool { return alone.Current().Number == 1 && l.Current().Number == 2 })
+	eventually(t, "the switch to the new primary", func() bool { return alone.Current().Number == 1 && l.Current().Number == 2 })
 }
 
 // A demoted server keeps its connections; the ping asks.

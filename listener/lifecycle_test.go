@@ -59,7 +59,7 @@ func TestShutdown(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Errorf("%s: Run = %v", name, err)
 		}
-		if took := time.Since(begun); took > time.Second {
+		if took := time.Since(begun); took > form(5*time.Second, time.Second) { // a ping's answer is awaited for 10 s
 			t.Errorf("%s: the shutdown took %s", name, took)
 		}
 		<-ensured
@@ -94,7 +94,7 @@ func TestBusShutdown(t *testing.T) {
 	})
 	begun := time.Now()
 	stop()
-	if took := time.Since(begun); took > time.Second {
+	if took := time.Since(begun); took > form(10*time.Second, time.Second) { // the keys never come
 		t.Errorf("the shutdown took %s", took)
 	}
 	if b.Current().Number != 0 {
@@ -139,9 +139,8 @@ func TestAbandonedEnsures(t *testing.T) {
 func TestServerWithoutTLS(t *testing.T) {
 	url := strings.Replace(pgtest.NewDatabase(t), "sslmode=disable", "sslmode=require", 1)
 	l, _ := start(t, Config{URL: url, EnsureTimeout: 200 * time.Millisecond})
-	_, err := l.Ensure(t.Context(), "a")
-	if !errors.Is(err, ErrNotListening) || !strings.Contains(strings.ToLower(err.Error()), "tls") {
-		t.Fatalf("Ensure = %v, want ErrNotListening because of TLS", err)
+	if err := reasonOf(t, l, "a", "tls"); !errors.Is(err, ErrNotListening) {
+		t.Fatalf("Ensure = %v, want ErrNotListening", err)
 	}
 	if l.connection.TLSConfig == nil || l.connection.TLSConfig.MinVersion > tls.VersionTLS13 {
 		t.Fatal("the URL's TLS settings were not taken")

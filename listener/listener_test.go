@@ -128,9 +128,8 @@ func TestReconnectsAfterTermination(t *testing.T) {
 	}
 	number := l.Current().Number
 	for round := range 10 {
-		if killListeners(t, db) != 1 {
-			t.Fatal("not exactly one listener to terminate")
-		}
+		eventually(t, "one listener to terminate", func() bool { return listeners(t, db) == 1 })
+		killListeners(t, db)
 		if round%2 == 1 { // twice in a row
 			eventually(t, "the next connection", func() bool { return l.Current().Number > number })
 			killListeners(t, db)
@@ -144,7 +143,7 @@ func TestReconnectsAfterTermination(t *testing.T) {
 			l.Release(name)
 			marker := fmt.Sprintf("round %d on %s", round, name)
 			notify(t, db, name, marker)
-			within(t, time.Second, marker, func() bool { return consumers[name].has(marker) })
+			eventually(t, marker, func() bool { return consumers[name].has(marker) })
 		}
 		number = l.Current().Number
 	}
@@ -170,16 +169,21 @@ func TestReconnectIsFast(t *testing.T) {
 	db := pgtest.Dial(t, url)
 	l, _ := start(t, Config{URL: url, HealthyAfter: time.Nanosecond})
 	ensure(t, l, "a")
-	var times []time.Duration
+	var times, dials []time.Duration
 	for range 21 {
-		number := l.Current().Number
 		begun := time.Now()
+		pgtest.Dial(t, url)
+		dials = append(dials, time.Since(begun))
+		number := l.Current().Number
+		begun = time.Now()
 		killListeners(t, db)
-		within(t, 5*time.Second, "the next listening", func() bool { return l.Current().Number > number })
+		eventually(t, "the next listening", func() bool { return l.Current().Number > number })
 		times = append(times, time.Since(begun))
 	}
-	if m := median(times); m > 50*time.Millisecond {
-		t.Fatalf("the median time from a loss to the next listening is %s, want at most 50 ms: %v", m, times)
+	// No pause, and a few round trips: measured by what any connection takes.
+	limit := form(50*time.Millisecond+5*median(dials), 50*time.Millisecond)
+	if m := median(times); m > limit {
+		t.Fatalf("the median time from a loss to the next listening is %s, want at most %s: %v", m, limit, times)
 	}
 }
 
@@ -316,12 +320,8 @@ func TestServerRestarts(t *testing.T) {
 		before := ensure(t, l, "a")
 		l.Release("a")
 		stop()
-		within(t, 10*time.Second, "the next listening", func() bool { return l.Current().Number > before.Number })
-		ensure(t, l, "a")
-		l.Release("a")
-		marker := fmt.Sprintf("after %d", before.Number)
-		notify(t, pgtest.Dial(t, url), "a", marker)
-		eventually(t, marker, func() bool { return r.has(marker) })
+		eventually(t, "the next listening", func() bool { return l.Current().Number > before.Number })
+		r.hears(t, l, pgtest.Dial(t, url), "a", fmt.Sprintf("after %d", before.Number))
 	}
 }
 
@@ -357,7 +357,8 @@ func TestServerAway(t *testing.T) {
 		t.Fatalf("%d attempts to connect in %s", last, took)
 	}
 	server.StartAgain()
-	within(t, 10*time.Second, "recovery", func() bool { return l.Current().Number > 1 })
-	ensure(t, l, "new")
-	ensure(t, l, "old")
+	eventually(t, "recovery", func() bool { return l.Current().Number > 1 })
+	for _, name := range []string{"new", "old"} {
+		eventually(t, name, func() bool { _, err := l.Ensure(t.Context(), name); return err == nil })
+	}
 }

@@ -29,7 +29,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-const patience = 20 * time.Second
+// patience bounds every wait for something that must happen, on machines that stand
+// still for seconds.
+const patience = time.Minute
+
+// form is the first in tests as they are run by default, and the second in their long
+// forms, which run alone on a quiet machine and may check times.
+func form[T any](short, long T) T {
+	if os.Getenv("FANFARE_LONG") != "" {
+		return long
+	}
+	return short
+}
 
 // eventually waits until condition holds.
 func eventually(t testing.TB, what string, condition func() bool) {
@@ -131,6 +142,36 @@ func ensure(t testing.TB, l *Listener, name string) backlog.Listening {
 		t.Fatalf("Ensure(%q): %v", name, err)
 	}
 	return listening
+}
+
+// hears waits until a consumer of a notify channel has heard a payload. What is
+// notified to a connection that is then lost is notified again.
+func (r *recorder) hears(t testing.TB, l *Listener, conn *pgx.Conn, name, payload string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !r.has(payload); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %s for %q", patience, payload)
+		}
+		listening := ensure(t, l, name)
+		l.Release(name)
+		notify(t, conn, name, payload)
+		eventually(t, fmt.Sprintf("%q, or another connection", payload), func() bool {
+			return r.has(payload) || l.Current().Number > listening.Number
+		})
+	}
+}
+
+// reasonOf is why Ensure fails, once that is told to contain a part: within the time of
+// one Ensure a busy machine may not get that far.
+func reasonOf(t testing.TB, l *Listener, name, part string) (err error) {
+	t.Helper()
+	eventually(t, "Ensure to fail because of "+part, func() bool {
+		if _, err = l.Ensure(t.Context(), name); err == nil {
+			t.Fatal("Ensure did not fail")
+		}
+		return strings.Contains(strings.ToLower(err.Error()), part)
+	})
+	return err
 }
 
 func notify(t testing.TB, conn *pgx.Conn, name, payload string) {
