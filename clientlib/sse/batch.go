@@ -7,9 +7,9 @@ import (
 )
 
 // batchBytes is after how many bytes a batch is written; one event is always taken. A
-// connection that is stuck holds as much, and one event more that may be large: of a page,
-// for all of which together there is a bound ([Config.MaxReplayBytes]), or of a ring, which
-// may drop it meanwhile: of those there are no more than come within the write timeout.
+// connection that is stuck holds two or three times as much, and one event more that may be
+// larger. That is of a page or was lent by the budget, which bounds what all hold of these
+// together ([Config.MaxReplayBytes]).
 const batchBytes = 16 << 10
 
 // outKind is how an event is sent.
@@ -45,6 +45,9 @@ type batch struct {
 	text []byte
 	// spent are pages whose last events are in it.
 	spent []*page
+	// lent is an entry of a ring that is in it, by lender, if that is large.
+	lent   *entry
+	lender *budget
 }
 
 var batches = sync.Pool{New: func() any { return &batch{} }}
@@ -58,6 +61,19 @@ func (b *batch) reset() {
 	}
 	clear(b.spent)
 	b.spent = b.spent[:0]
+	if b.lent != nil {
+		b.lender.takeBack(b.lent)
+		b.lent = nil
+	}
+}
+
+// borrow has the batch hold a large entry of a ring, if there is room. It takes no other then.
+func (b *batch) borrow(from *budget, e *entry) bool {
+	if !from.lend(e) {
+		return false
+	}
+	b.lent, b.lender = e, from
+	return true
 }
 
 // release gives back what only busy connections need.

@@ -78,10 +78,11 @@ type Config struct {
 	// is kept; others wait. Default: 32.
 	MaxReplays int
 	// MaxReplayBytes is how much is held of such pages, from when they are read until they
-	// are written to all who need them, but for those that are being read. While there is
-	// more, no page is read, and of the browsers that have taken less than 16 KiB of theirs
-	// for a second, the one whose write has lasted longest is ended, for one that waits.
-	// Default: 256 MiB.
+	// are written to all who need them, but for those that are being read; and of newest
+	// events above 16 KiB, while they are written, each once however many browsers it is
+	// written to. While there is more, no page is read and no such event begun, and of the
+	// browsers that have taken less than 16 KiB of theirs for a second, the one whose write
+	// has lasted longest is ended, for one that waits. Default: 256 MiB.
 	MaxReplayBytes int
 	// Logger is told of trouble, of each kind once a second at most, and of refusals, of
 	// each reason once in five seconds, at level WARN, or DEBUG if a credential has

@@ -49,10 +49,11 @@ type conn struct {
 	beaten time.Time
 	timer  *time.Timer
 	turn   int
-	// replays is true if pages are held, or may come to be, during the write.
-	replays bool
-	// stuckSince is when the write that is under way began, in Unix nanoseconds, if replays;
-	// 0 otherwise. Others read it to find who is stuck with a page.
+	// holds is true if something is held during the write that the budget counts, or may
+	// come to be.
+	holds bool
+	// stuckSince is when the write that is under way began, in Unix nanoseconds, if holds; 0
+	// otherwise. Others read it to find who is stuck.
 	stuckSince atomic.Int64
 }
 
@@ -249,7 +250,7 @@ func (c *conn) round(ctx context.Context) bool {
 			if !c.writeBatch(b) {
 				return false
 			}
-			c.replays = false
+			c.holds = false
 			c.stuckSince.Store(0)
 		case err != nil:
 			return c.end(reasonOf(err))
@@ -329,7 +330,7 @@ func (c *conn) end(reason string) bool {
 
 // writeBatch writes events with their ids.
 func (c *conn) writeBatch(b *batch) bool {
-	c.replays = len(b.spent) > 0 || slices.ContainsFunc(c.cursors, (*cursor).replays)
+	c.holds = b.lent != nil || len(b.spent) > 0 || slices.ContainsFunc(c.cursors, (*cursor).replays)
 	b.text = b.text[:0]
 	frames := uint64(0)
 	for _, o := range b.outs {
@@ -368,7 +369,7 @@ func (c *conn) write(b []byte) bool {
 		b = b[len(part):]
 		c.wrote = time.Now()
 		_ = c.control.SetWriteDeadline(c.wrote.Add(c.handler.config.WriteTimeout))
-		if c.replays {
+		if c.holds {
 			c.stuckSince.Store(c.wrote.UnixNano())
 		}
 		c.hurry()

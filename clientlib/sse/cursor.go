@@ -281,14 +281,19 @@ func (c *cursor) takeRing(b *batch) bool {
 	}
 	for c.next < r.ring.end && b.room() {
 		e, number := r.ring.at(c.next), c.next
-		c.next++
 		from := c.ephemeralFrom
 		if e.kind.ofNumbering() {
 			from = c.numberedFrom
 		}
 		if number < from {
+			c.next++
 			continue
 		}
+		if len(e.blocks[c.form]) > batchBytes && !b.borrow(&r.handler.holding, e) {
+			r.handler.wakeWhenRoom(r)
+			return false
+		}
+		c.next++
 		c.hand(b, e)
 		if e.kind == loss {
 			c.caughtUpAt = r.ring.end

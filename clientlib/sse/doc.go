@@ -111,7 +111,7 @@
 // newest events in a ring, encoded once. A browser is a cursor into the ring, never a
 // queue. One whose position the ring does not hold reads pages by subscriptions of their
 // own, which those share who need the same, until it stands in the ring; how many are
-// read at a time is bounded, and so is what is held of them until it is written. A browser
-// that takes less than 16 KiB in the write timeout, of more, is ended, and goes on after
-// its last id. A relay stays for ten seconds after its last browser.
+// read at a time is bounded, and so is what is held of them, and of large events, until it
+// is written. A browser that takes less than 16 KiB in the write timeout, of more, is ended,
+// and goes on after its last id. A relay stays for ten seconds after its last browser.
 package sse

@@ -42,8 +42,9 @@ type Handler struct {
 	drains atomic.Bool
 	// shut is set by Close: when the last write ends.
 	shut atomic.Pointer[time.Time]
-	// replayed counts what is held of pages.
-	replayed replayBudget
+	// holding counts what connections hold.
+	holding budget
+	crowd   crowd
 	counters
 }
 
@@ -71,7 +72,7 @@ func New(client *clientlib.Client, config Config) *Handler {
 	}
 	h.log = &troubleLog{logger: h.config.Logger, kinds: map[string]*troubleKind{}}
 	h.heartbeat = heartbeatBlock(h.config.Heartbeat)
-	h.replayed.limit = h.config.MaxReplayBytes
+	h.holding.limit = h.config.MaxReplayBytes
 	h.turns = make(chan struct{}, h.config.MaxReplays)
 	h.cors = corsFor(h.config.AllowedOrigins, http.HandlerFunc(h.answer))
 	return h

@@ -35,12 +35,12 @@ type page struct {
 	// bytes are those of the entries, which budget counts until the last of holders has
 	// written them.
 	bytes   int
-	budget  *replayBudget
+	budget  *budget
 	holders atomic.Int32
 }
 
 // hold has the page counted until so many have released it.
-func (p *page) hold(by *replayBudget, holders int) {
+func (p *page) hold(by *budget, holders int) {
 	p.budget = by
 	p.holders.Store(int32(holders)) //nolint:gosec // connections
 	if holders > 0 {
@@ -151,7 +151,7 @@ func (r *relay) readNext(ctx context.Context, from start, of *reads) {
 	waiters := read.waiters
 	read.waiters = nil
 	if p != nil {
-		p.hold(&r.handler.replayed, len(waiters))
+		p.hold(&r.handler.holding, len(waiters))
 	}
 	r.mu.Unlock()
 	for c := range waiters {
@@ -171,7 +171,7 @@ func (r *relay) takeTurn(ctx context.Context, from start, read *pageRead) (*page
 		h.replaysWaiting.Add(-1)
 		return nil, context.Cause(ctx)
 	}
-	if err := h.awaitReplayRoom(ctx); err != nil {
+	if err := h.awaitRoom(ctx); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()

@@ -31,6 +31,9 @@ type relay struct {
 	linger *time.Timer
 	cancel context.CancelFunc
 
+	// waits is true if the relay is in the handler's crowd, whose mutex guards it.
+	waits bool
+
 	mu   sync.RWMutex // guards what follows
 	ring ring
 	// wanted are the forms that somebody has asked for.

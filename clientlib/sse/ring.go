@@ -37,6 +37,9 @@ type entry struct {
 	// blocks are the event in each form; nil in one that nobody has asked for.
 	blocks [forms][]byte
 	size   int
+	// holders are the connections that write it from a ring, if it is large, and lent what
+	// the budget counts for it, whose mutex guards them.
+	holders, lent int
 }
 
 // entryOverhead is about what an entry takes beside its bytes.

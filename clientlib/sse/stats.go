@@ -8,7 +8,8 @@ type Stats struct {
 	Connections, Streams int
 	// RelayBytes is what is kept of the newest events now.
 	RelayBytes int64
-	// ReplayBytes is what is held now of pages that were read for browsers that are behind.
+	// ReplayBytes is what is held now of pages that were read for browsers that are behind,
+	// and of events above 16 KiB that are being written.
 	ReplayBytes int64
 	// Replays is how many pages are being read now for browsers that are behind, and
 	// ReplaysWaiting how many wait for their turn.
@@ -41,7 +42,7 @@ func (h *Handler) Stats() Stats {
 	h.mu.Unlock()
 	return Stats{
 		Connections: connections, Streams: streams,
-		RelayBytes: h.relayBytes.Load(), ReplayBytes: h.replayed.held(),
+		RelayBytes: h.relayBytes.Load(), ReplayBytes: h.holding.held(),
 		Replays: len(h.turns), ReplaysWaiting: int(h.replaysWaiting.Load()),
 		Requests: h.requests.Load(), Refused: h.refused.Load(), Postponed: h.postponed.Load(),
 		Frames: h.frames.Load(), Bytes: h.bytes.Load(),
