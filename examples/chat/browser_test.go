@@ -106,6 +106,13 @@ func (s *site) messagesAndTypingCrossReplicas(t *testing.T, one, other *browsert
 		t.Errorf("%d elements came out of messages and names", n)
 	}
 	expectAll(t, ann, "all messages", 2)
+
+	// As after a gap.
+	ann.Run(`import("/static/messages.js").then(({ refill }) => refill())`)
+	ann.Wait("the history that was read again", notes+`.some((n) => n.includes("the history was read again"))`, notes)
+	ben.Type("#text", "And then?\r")
+	ann.Wait("what comes after it", shows("And then?"))
+	expectAll(t, ann, "the history and what came after it", 3)
 }
 
 // The page has the messages, and the position, of when it was made. What is written
