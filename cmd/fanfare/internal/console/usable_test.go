@@ -245,6 +245,38 @@ func TestTheKeyboardIsEnough(t *testing.T) {
 	}
 }
 
+// Names that differ are seen to differ, also where only spaces do, and a long one leaves
+// room for the others.
+func TestNamesAreToldApart(t *testing.T) {
+	t.Parallel()
+	s := serve(t, servicetest.Database{URL: "sqlite::memory:"})
+	long := strings.Repeat("long", 60)
+	for _, scope := range []string{"", "  ", "a b", "a  b", " a b", long + "1"} {
+		s.publish(text("c", scope, "x"))
+	}
+	page := s.console(browsertest.Start(t), "#/streams")
+	page.Wait("the list is there", `document.querySelectorAll(".streams tbody a").length === 6`)
+	wide := browsertest.Eval[map[string]float64](page, `Object.fromEntries([...document.querySelectorAll(".streams .scope")].map((e) =>
+		[e.innerText, e.getBoundingClientRect().width]))`)
+	for _, scope := range []string{"no scope", `\u0020\u0020`, "a b", "a  b", `\u0020a b`} {
+		if wide[scope] == 0 {
+			t.Errorf("%q is not shown in %v", scope, wide)
+		}
+	}
+	if wide["a  b"] <= wide["a b"] {
+		t.Errorf("two spaces are shown as one: %v", wide)
+	}
+	for width, most := range map[int]int{1280: 90, 360: 190} {
+		page.Size(width, 800, width < 500)
+		if high := browsertest.Eval[int](page, `Math.max(...[...document.querySelectorAll(".streams tbody tr")].map((r) => r.offsetHeight))`); high > most {
+			t.Errorf("on a screen of %d a long name makes a row %d high, want %d at most", width, high, most)
+		}
+	}
+	if title := browsertest.Eval[string](page, `document.querySelector(".streams [title]").title`); !strings.HasSuffix(title, long+"1") {
+		t.Errorf("the whole of a long name is %q", title)
+	}
+}
+
 // Names and payloads are shown as what they are, and do nothing.
 func TestHostileNamesAndPayloadsAreInert(t *testing.T) {
 	t.Parallel()

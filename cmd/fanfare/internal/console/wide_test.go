@@ -120,6 +120,7 @@ func TestATokenIsAskedForAndKeptInTheTab(t *testing.T) {
 	page.Wait("the tail has the token, too", shows(".tail-list", "with a token"), "document.querySelector('.tail')?.innerText")
 	page.Reload()
 	page.Wait("the tab remembers it", shows(".tail-list", "with a token"))
+	headFitsAPhone(t, page)
 	if kept := browsertest.Eval[string](page, "JSON.stringify([localStorage, document.cookie, location.href, history.state])"); strings.Contains(kept, all) {
 		t.Errorf("the token is in %s", kept)
 	}
@@ -134,6 +135,7 @@ func TestATokenIsAskedForAndKeptInTheTab(t *testing.T) {
 	page.Wait("a forgotten one is asked for again", shows("dialog", "asks for a token"))
 	page.Run(`[...document.querySelectorAll("dialog button")].find((b) => b.innerText === "Not now").click()`)
 	page.Wait("who has none is told", shows("main .notice", "Without one"))
+	page.Wait("and that nothing is under way", shows("main .empty", "Sign in to see the streams"))
 	if log := s.process.Log(); strings.Contains(log, all) {
 		t.Error("the server's log has the token")
 	}
@@ -173,8 +175,13 @@ func TestFaultsAreToldInWords(t *testing.T) {
 	proxy := pgtest.Proxy(t, database)
 	s := serve(t, servicetest.Database{URL: proxy.URL(database)})
 	s.publish(text("c", "s", "before"))
-	page := s.console(browsertest.Start(t), "#/health")
-	page.Allow("503|Failed to load|ERR_") // the browser tells of each in its console
+	browser := browsertest.Start(t)
+	tail := s.console(browser, "#/stream?channel=c&scope=s")
+	tail.Wait("the frame is there", shows(".tail-list", "before"))
+	page := s.console(browser, "#/health")
+	for _, page := range []*browsertest.Page{page, tail} {
+		page.Allow("503|Failed to load|ERR_") // the browser tells of each in its console
+	}
 	page.Wait("all is well", shows(".findings", "The store answers.")+" && "+shows("#health-title", "is ready"))
 	proxy.Refuse()
 	proxy.Cut()
@@ -187,4 +194,24 @@ func TestFaultsAreToldInWords(t *testing.T) {
 	s.process.Kill()
 	page.Wait("a server that is gone is told", shows("main .notice", "gets no answer"))
 	page.Wait("and at the top", shows(".state", "no answer"))
+	// It had been said to be ready for some seconds, with the answer of before.
+	page.Wait("it is not called ready", shows("#health-title", "gives no answer")+" && !"+shows(".findings", "The store answers."), "document.querySelector('main').innerText")
+	headFitsAPhone(t, page)
+	tail.Wait("the tail waits", shows(".tail-state", "Interrupted"))
+	tail.Wait("one fault is told once", "document.querySelectorAll('main .notice').length === 1", "document.querySelector('main').innerText")
+
+	s = serveAt(t, servicetest.Database{URL: database}, strings.TrimPrefix(s.url, "http://"))
+	page.Wait("a server that is back is asked again", shows("#health-title", "is ready")+" && !document.querySelector('main .notice')")
+	s.publish(text("c", "s", "after"))
+	tail.Wait("the tail goes on", shows(".tail-list > li", "after")+" && "+shows(".tail-list", "before"))
+}
+
+// headFitsAPhone checks that what stands at the top of a page leaves room on a phone.
+func headFitsAPhone(t *testing.T, page *browsertest.Page) {
+	t.Helper()
+	page.Size(360, 740, true)
+	if high := browsertest.Eval[int](page, "document.querySelector('header').offsetHeight"); high > 105 {
+		t.Errorf("the top is %d pixels high on a phone", high)
+	}
+	page.Size(1280, 800, false)
 }

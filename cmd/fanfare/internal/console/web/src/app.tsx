@@ -49,14 +49,14 @@ export function App() {
         {tokenWanted.value !== '' && (
           <Notice kind="warn">
             {tokenWanted.value} Without one there is only its health to see.{' '}
-            <button type="button" onClick={() => (askingForToken.value = true)}>
+            <button type="button" class="small" onClick={() => (askingForToken.value = true)}>
               Sign in
             </button>
           </Notice>
         )}
         {unreachable.value !== '' && (
           <Notice kind="bad">
-            The console gets no answer: {unreachable.value}. It asks again by itself; what is shown is of before.
+            The console gets no answer: {unreachable.value}. It goes on asking; what it shows is what it heard last.
           </Notice>
         )}
         {astray !== '' && <Notice kind="warn">{astray}</Notice>}
@@ -82,7 +82,7 @@ function Header({ view }: { view: Route['view'] }) {
     </a>
   );
   return (
-    <header class="top">
+    <header class={`top ${token.value === '' ? '' : 'with-token'}`}>
       <h1>
         <a href={link('streams')} aria-label="Fanfare console">
           <svg viewBox="0 0 32 32" width="26" height="26" aria-hidden="true">
@@ -92,7 +92,7 @@ function Header({ view }: { view: Route['view'] }) {
             </g>
             <circle cx="5" cy="16" r="3.4" fill="currentColor" />
           </svg>
-          Fanfare
+          <span class="wordmark">Fanfare</span>
         </a>
       </h1>
       <nav aria-label="Views">

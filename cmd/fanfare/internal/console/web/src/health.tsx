@@ -88,25 +88,41 @@ export function findings(h: Health): Finding[] {
 const symbols: Record<Kind, string> = { good: '✓', warn: '!', bad: '✕' };
 const words: Record<Kind, string> = { good: 'well', warn: 'note', bad: 'fault' };
 
+/** What a replica that does not answer is found to be; what it said before is no longer so. */
+const silent: Finding[] = [
+  {
+    kind: 'bad',
+    what: 'The server does not answer.',
+    advice:
+      'Nobody knows how it is. See that its process runs and that this browser reaches it. Its subscribers go on at ' +
+      'other replicas after their last positions, if there are some.',
+  },
+];
+
 export function HealthView() {
   const h = health.value;
+  const away = unreachable.value !== '';
   if (!h) {
-    return unreachable.value === '' ? <p class="empty">Asking for the health…</p> : null;
+    return away ? null : <p class="empty">Asking for the health…</p>;
   }
   return (
     <>
       <section class="panel" aria-labelledby="health-title">
         <h2 id="health-title">
-          {h.status === 'ready' ? 'This replica is ready' : 'This replica is not ready'}
-          <small> for {span(serverNow() - Date.parse(h.since))}</small>
+          {away
+            ? 'This replica gives no answer'
+            : h.status === 'ready'
+              ? 'This replica is ready'
+              : 'This replica is not ready'}
+          {!away && <small> for {span(serverNow() - Date.parse(h.since))}</small>}
         </h2>
-        {h.reasons.length > 0 && (
+        {!away && h.reasons.length > 0 && (
           <Notice kind={h.draining ? 'warn' : 'bad'}>
             It says: <Text value={h.reasons.join('; ')} />
           </Notice>
         )}
         <ul class="findings">
-          {findings(h).map((f) => (
+          {(away ? silent : findings(h)).map((f) => (
             <li class={f.kind}>
               <span class="symbol" role="img" aria-label={words[f.kind]}>
                 {symbols[f.kind]}
@@ -121,7 +137,7 @@ export function HealthView() {
       <Overview />
       <section class="panel" aria-labelledby="holds-title">
         <h2 id="holds-title">What it holds</h2>
-        <dl class="facts">
+        <dl class="facts held">
           <Fact name="Subscriptions">{count(h.hub.subscribers)}</Fact>
           <Fact name="Resident streams">{count(h.hub.streams)}</Fact>
           <Fact name="Tails in memory">{bytes(h.hub.tail_bytes)}</Fact>

@@ -30,7 +30,7 @@ export function Command({ label, text }: { label: string; text: string }) {
           <span aria-live="polite">{said || 'Copy'}</span>
         </button>
       </div>
-      <pre tabIndex={0} aria-label={label}>
+      <pre tabIndex={0} role="group" aria-label={label}>
         {text}
       </pre>
     </div>

@@ -84,7 +84,8 @@ export function PublishForm({ stream, text = '', fixed = false, short = false, o
       if (more.current?.querySelector(`[name="${control}"]`)) {
         more.current.open = true;
       }
-      setFailure({ control, message: messageOf(err) });
+      // The control stands for the field, by a name that people know.
+      setFailure({ control, message: messageOf(err).replace(/\bframe\.(?=[a-z])/, '') });
     } finally {
       setBusy(false);
     }

@@ -9,7 +9,7 @@ import { usePoll } from './poll';
 import { backlogOf, getStream, positionText, sequenceOf, type Stream, type StreamName } from './protocol';
 import { PublishForm } from './publish';
 import { chartWindow, Counter } from './rates';
-import { serverNow } from './replica';
+import { serverNow, unreachable } from './replica';
 import { link } from './route';
 import { TailView } from './tail-view';
 import { StreamText, Text } from './text';
@@ -72,7 +72,7 @@ export function StreamView({ name }: { name: StreamName }) {
             </button>
           </div>
         </div>
-        {known && known.fault !== '' && (
+        {known && known.fault !== '' && unreachable.value === '' && (
           <Notice kind="bad">
             The stream cannot be described: <Text value={known.fault} />
           </Notice>

@@ -1,11 +1,12 @@
 // The view of all streams.
 import { useState, useEffect, useMemo } from 'preact/hooks';
+import { tokenWanted } from './api';
 import { ago, brief, count, plural, rate } from './format';
 import { listing, listingFault, matchesOf, pageOf, type Row } from './listing';
 import { Notice } from './parts';
 import { usePoll } from './poll';
 import { backlogOf, nameOf, sequenceOf } from './protocol';
-import { serverNow } from './replica';
+import { serverNow, unreachable } from './replica';
 import { link, replace, route, streamLink } from './route';
 import { Overview } from './overview';
 import { Sparkline } from './chart';
@@ -43,14 +44,16 @@ export function StreamsView() {
           <h2 id="streams-title">Streams</h2>
           <Search words={words} channel={channel} />
         </div>
-        {listingFault.value !== '' && (
+        {listingFault.value !== '' && unreachable.value === '' && (
           <Notice kind="bad">
             The streams cannot be listed: <Text value={listingFault.value} />
           </Notice>
         )}
         <Said words={words} channel={channel} />
         {shown && shown.rows.length > 0 && <Table rows={sorted(shown.rows, order)} order={order} onOrder={setOrder} />}
-        {!shown && listingFault.value === '' && <p class="empty">Asking for the streams…</p>}
+        {!shown && listingFault.value === '' && (
+          <p class="empty">{tokenWanted.value === '' ? 'Asking for the streams…' : 'Sign in to see the streams.'}</p>
+        )}
         {shown && (tokens.length > 0 || shown.next !== '') && (
           <nav class="pages" aria-label="Pages of the list">
             <button type="button" disabled={tokens.length === 0} onClick={() => setTokens(tokens.slice(0, -1))}>

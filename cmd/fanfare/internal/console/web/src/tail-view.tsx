@@ -159,7 +159,7 @@ function Opened({ item: { frame, payload } }: { item: ShownFrame }) {
           </div>
         ))}
       </dl>
-      <pre tabIndex={0} aria-label={shown.binary ? 'Payload in hexadecimal' : 'Payload'}>
+      <pre tabIndex={0} role="group" aria-label={shown.binary ? 'Payload in hexadecimal' : 'Payload'}>
         <Text value={shown.text} keep={'\n\t'} />
       </pre>
       <p class="tail-state">

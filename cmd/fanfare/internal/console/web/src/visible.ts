@@ -30,6 +30,14 @@ export function parts(text: string, keep = ''): Part[] {
   return out;
 }
 
+/** A name, in which spaces at its ends, which nobody would see, are escapes, too. */
+export function nameParts(name: string): Part[] {
+  const begins = name.length - name.trimStart().length;
+  const ends = Math.max(begins, name.trimEnd().length);
+  const escapes = (text: string) => Array.from(text, (c) => ({ text: escape(c), escaped: true }));
+  return [...escapes(name.slice(0, begins)), ...parts(name.slice(begins, ends)), ...escapes(name.slice(ends))];
+}
+
 /** The same as one text, for titles and what is read aloud. */
 export function plain(text: string): string {
   return parts(text)

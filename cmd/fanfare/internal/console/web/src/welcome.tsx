@@ -28,8 +28,10 @@ export function Welcome() {
         <Command label="Publish with the program" text="fanfare publish chat/messages lobby --data 'hello, world'" />
         <Command
           label="Publish with curl; a payload is base64"
-          text={`curl '${at('v1/publish')}' -H 'content-type: application/json' \\
-  -d '{"frame": {"channel": "chat/messages", "scope": "lobby", "payload": "aGVsbG8="}}'`}
+          text={`curl '${at('v1/publish')}' \\
+  -H 'content-type: application/json' \\
+  -d '{"frame": {"channel": "chat/messages",
+    "scope": "lobby", "payload": "aGVsbG8="}}'`}
         />
       </section>
     </div>
