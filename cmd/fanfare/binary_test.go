@@ -148,7 +148,9 @@ func termUnderLoad(t *testing.T, store ...string) {
 	if err := a.end(); err != nil {
 		t.Fatalf("the server ended with %v", err)
 	}
-	if took := time.Since(began); took > 10*time.Second {
+	// A second or two, but on a busy machine; the whole grace of 15 s if a subscriber is not
+	// told to go.
+	if took := time.Since(began); took > 13*time.Second {
 		t.Errorf("the server ended %s after the signal", took)
 	}
 	if regexp.MustCompile("level=ERROR|closed pool|database is closed").MatchString(a.stderr.String()) {

@@ -29,7 +29,6 @@ func completed(t *testing.T, env []string, words ...string) string {
 // Names of channels and scopes come from the server that is meant, each once, and
 // only such as are one plain word: others could be commands to the shell.
 func TestCompletionOfNames(t *testing.T) {
-	var pages int
 	s := (&scriptedServer{
 		listStreams: func(request *fanfarev1.ListStreamsRequest) (*fanfarev1.ListStreamsResponse, error) {
 			if request.GetChannel() != "" {
@@ -37,7 +36,7 @@ func TestCompletionOfNames(t *testing.T) {
 					stream(request.GetChannel(), "raum-ä", 1), stream(request.GetChannel(), "", 1), stream(request.GetChannel(), "b c", 1),
 				}}, nil
 			}
-			if pages++; pages%2 == 1 {
+			if request.GetPageToken() == "" {
 				return &fanfarev1.ListStreamsResponse{NextPageToken: "more", Streams: []*fanfarev1.Stream{
 					stream("orders", "1", 1), stream("orders", "2", 1), stream("$(touch x)", "1", 1), stream("`id`", "1", 1), stream("a;b", "1", 1),
 				}}, nil
@@ -65,7 +64,11 @@ func TestCompletionOfNames(t *testing.T) {
 		{nil, []string{"policy", "set", "--server", s.address, ""}, "chat/messages\nmetrics/\norders\nurn:x\n:4\n"},
 		{nil, []string{"policy", "get", "c", "--server", s.address, ""}, ":4\n"},
 	} {
-		if got := completed(t, c.env, c.words...); got != c.want {
+		got := completed(t, c.env, c.words...)
+		for deadline := time.Now().Add(patience); got == ":4\n" && got != c.want && time.Now().Before(deadline); {
+			got = completed(t, c.env, c.words...) // the server had a moment, which a busy machine may need
+		}
+		if got != c.want {
 			t.Errorf("%q: got %q, want %q", c.words, got, c.want)
 		}
 	}
@@ -84,7 +87,7 @@ func TestCompletionWithoutAServer(t *testing.T) {
 		if got := completed(t, nil, "publish", "--server", address, ""); got != ":4\n" {
 			t.Errorf("%q: got %q", address, got)
 		}
-		if took := time.Since(begun); took > 10*completionTimeout {
+		if took := time.Since(begun); took > 20*completionTimeout {
 			t.Errorf("%q: took %s", address, took)
 		}
 	}

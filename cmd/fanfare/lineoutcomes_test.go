@@ -167,7 +167,7 @@ func TestLinesAfterAFailure(t *testing.T) {
 	}}).start(t)
 	input := newLoad()
 	t.Cleanup(input.stop)
-	r := start(t, input, "publish", "c", "s", "--lines", "--json", "--timeout", "300ms", "--server", s.address)
+	r := start(t, input, "publish", "c", "s", "--lines", "--json", "--timeout", "2s", "--server", s.address)
 	if code := r.end(); code != exitFailed {
 		t.Errorf("exit code %d", code)
 	}
@@ -183,7 +183,7 @@ func TestLinesAfterAFailure(t *testing.T) {
 		}
 	}
 	r.stderr.await(t, `line 1 was not stored: bad luck \(Unavailable, STORE_UNAVAILABLE\); `+
-		`the server at \S+ did not answer in time \(--timeout 300ms\); `+
+		`the server at \S+ did not answer in time \(--timeout 2s\); `+
 		`line 3 was stored; `+last+` may have been stored; what follows line `+strconv.Itoa(n)+` was not sent\n`)
 	if out := objects(t, r.stdout.String()); len(out) != 1 || out[0]["line"] != 3.0 || out[0]["position"] != "7-3" {
 		t.Errorf("printed %v", out)

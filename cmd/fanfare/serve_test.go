@@ -306,7 +306,8 @@ func TestSubscriberOfADrainingServer(t *testing.T) {
 
 // While the drain is delayed everything is still served, but not SERVING.
 func TestDrainDelay(t *testing.T) {
-	s := startEmbedded(t, "--drain-delay", "2s")
+	const delay = 4 * time.Second // long enough for three commands on a busy machine
+	s := startEmbedded(t, "--drain-delay", delay.String())
 	began := time.Now()
 	s.interrupt()
 	eventually(t, "NOT_SERVING", func() bool {
@@ -314,7 +315,7 @@ func TestDrainDelay(t *testing.T) {
 	})
 	mustRun(t, "", "publish", "c", "s", "--data", "x", "--server", s.address)
 	mustRun(t, "", "health", "liveness", "--server", s.address)
-	if code := s.end(); code != exitOK || time.Since(began) < 2*time.Second {
+	if code := s.end(); code != exitOK || time.Since(began) < delay {
 		t.Errorf("exit code %d after %s", code, time.Since(began))
 	}
 }
