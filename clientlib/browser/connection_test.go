@@ -144,6 +144,23 @@ func TestAPageThatIsLeftAndComeBackToCatchesUp(t *testing.T) {
 		[]string{"connecting", "open", "paused", "connecting", "open"})
 }
 
+// A page that nobody has seen for long is frozen by its browser. It holds no connection then,
+// which would fill up, and catches up when it is thawed, although still nobody sees it.
+func TestAFrozenPageHoldsNoConnectionAndCatchesUp(t *testing.T) {
+	w := newWorld(t, nil)
+	page := open(t, w.url)
+	page.Run("follow(" + source + ")")
+	w.publish("before")
+	awaitLast(page, "before")
+	page.Freeze()
+	w.awaitConnections(0)
+	w.publish("meanwhile")
+	page.Thaw()
+	expect(t, "the page got", awaitLast(page, "meanwhile"), []string{"before", "meanwhile"})
+	expect(t, "its states were", browsertest.Eval[[]string](page, `told.filter((line) => !/ /.test(line))`),
+		[]string{"connecting", "open", "paused", "connecting", "open"})
+}
+
 // The connection of a page is lost with its network. A minute would pass until the next
 // attempt, but the browser tells when the network is back.
 func TestAPageComesBackWithTheNetwork(t *testing.T) {

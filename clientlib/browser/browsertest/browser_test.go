@@ -80,6 +80,15 @@ func TestAPageIsHiddenAndShown(t *testing.T) {
 	}
 }
 
+func TestAPageIsFrozenAndThawed(t *testing.T) {
+	page := browsertest.Start(t).Open(serve(t, `<!doctype html><link rel=icon href="data:,">
+		<script>states = []; document.onfreeze = document.onresume = (event) => states.push(event.type)</script>`))
+	page.Freeze()
+	page.Thaw()
+	page.Wait("both events", `states.join() === "freeze,resume"`, "states")
+	page.Show()
+}
+
 func TestAPageIsSeen(t *testing.T) {
 	page := browsertest.Start(t).Open(serve(t, `<!doctype html><link rel=icon href="data:,"><meta name=viewport content="width=device-width">`))
 	page.Size(390, 700, true)

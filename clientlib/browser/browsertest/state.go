@@ -6,6 +6,7 @@ import (
 	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
@@ -34,6 +35,29 @@ func (p *Page) window(state browser.WindowState) {
 			WindowID: window.WindowID,
 			Bounds:   &browser.Bounds{WindowState: state},
 		})
+		return err
+	}))
+}
+
+// Freeze hides the page and stops it, as a browser does with one that nobody has seen for
+// long: it is told, and nothing of it runs until [Page.Thaw]. Do not have it run anything
+// meanwhile.
+func (p *Page) Freeze() {
+	p.t.Helper()
+	p.Hide()
+	p.lifecycle("frozen")
+}
+
+// Thaw has a frozen page run again, and leaves it hidden.
+func (p *Page) Thaw() {
+	p.t.Helper()
+	p.lifecycle("active")
+}
+
+func (p *Page) lifecycle(state string) {
+	p.t.Helper()
+	p.do("making the page "+state, chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
+		_, err := cdp.Call(ctx, tab, page.SetWebLifecycleState, page.SetWebLifecycleStateParams{State: page.SetWebLifecycleStateState(state)})
 		return err
 	}))
 }

@@ -64,6 +64,18 @@ test('an EventSource over which not even heartbeats come is given up, and fetch 
   subscription.close();
 });
 
+test('a frame that takes long is no silence over fetch', async () => {
+  const { world, subscription, take } = await follow(stream, { ...fetching, maxSilence: 3000 });
+  await world.last(1).open(wire.id('7-1') + wire.heartbeat(1000));
+  const block = wire.frame('7-2', 'x'.repeat(100));
+  for (let i = 0; i < block.length; i += 20) {
+    await world.pass(2900);
+    await world.last(1).send(block.slice(i, i + 20));
+  }
+  assert.deepEqual(take(), ['connecting', 'open', `frame 7-2 ${'x'.repeat(100)}`]);
+  subscription.close();
+});
+
 test('an EventSource that gets no answer, also when it comes back, is given up', async () => {
   const first = await follow(stream, { maxSilence: 3000 });
   await first.world.pass(3000 + secondLook);
