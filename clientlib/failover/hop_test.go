@@ -90,3 +90,27 @@ func (w *hopWay) once() time.Duration {
 	w.reader.want(payload)
 	return time.Since(began)
 }
+
+// Symptom: with each message that it received a worker sent a ping, and with each ping woke
+// the hub once more. Cause: grpc measures by pings what a network holds, to let its windows
+// grow.
+func TestMessagesCauseNoPings(t *testing.T) {
+	t.Parallel()
+	path, database := socketIn(t), migrated(t)
+	frames := &frameCounter{Listener: listenAt(t, path)}
+	serveOn(t, database, frames)
+	w := newWorker(t, path, database)
+	r := w.subscribe(nil)
+	const messages = 50
+	for i := range messages {
+		w.publish(fmt.Sprint(i))
+		r.want(fmt.Sprint(i))
+	}
+	w.mustUseHub()
+	if n := frames.count(http2Data); n < messages {
+		t.Errorf("only %d publishes were counted", n)
+	}
+	if n := frames.count(http2Ping); n > 5 {
+		t.Errorf("%d pings came with %d messages", n, messages)
+	}
+}
