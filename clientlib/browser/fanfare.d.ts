@@ -20,7 +20,7 @@ export interface StreamName {
  * the address of either at a server, or a function that gets such an address, signed for
  * a while. The function is called before each connection, and again before the address
  * expires, which its field `expires` says (Unix time in seconds); the streams are the same
- * each time. `refresh` is true once if the last address was refused (401).
+ * each time. `refresh` is true if the last address was refused (401), until there is another.
  */
 export type Source =
   | StreamName
@@ -33,16 +33,16 @@ export type Source =
 export interface ConnectionOptions {
   /**
    * The server's origin, with a prefix if it has one, such as
-   * `https://edge.example.com`, and with or without a slash at its end; not for a source that is an address. Default: the page's
-   * own origin.
+   * `https://edge.example.com`, and with or without a slash at its end; not for a source
+   * that is an address. Default: the page's own origin.
    */
   server?: string;
   /**
    * Gets a token, which is sent in the header Authorization. It is called before each
-   * connection, so it should keep what it got; `refresh` is true once after the server
-   * refused what it returned (401), and then a token from memory is no help. What it
-   * throws is taken for trouble that passes, and so is that it does not answer in time
-   * (maxSilence, or the timeout of a publish): it is called again.
+   * connection, so it should keep what it got; `refresh` is true after the server refused
+   * what it returned (401), until it has returned another: a token from memory is no help
+   * then. What it throws is taken for trouble that passes, and so is that it does not
+   * answer in time (maxSilence): it is called again.
    */
   token?: (why: { refresh: boolean }) => string | Promise<string>;
   /** Whether cookies go to servers of other origins (`include`). Default: `same-origin`. */

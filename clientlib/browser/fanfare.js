@@ -81,7 +81,9 @@ export class Subscription {
   // Failures in a row, without a word of a stream in between; and those that were holes.
   #failures = 0;
   #breaks = 0;
-  // Whether another credential was asked for after a refusal, and nothing came since.
+  // Whether another credential is to be asked for, after a refusal; and whether one was had,
+  // and nothing came since.
+  #refresh = false;
   #refreshed = false;
   // EventSource knows the last id and comes back with it by itself; a page cannot give
   // it to another one. Where it does not come back, fetch takes over.
@@ -211,7 +213,7 @@ export class Subscription {
 
   // Gets an address and a token, and then a connection with them. A connection that is
   // open stays until then.
-  async #connect(refresh = false) {
+  async #connect() {
     const attempt = ++this.#attempts;
     if (!this.#link) {
       // Whoever gives addresses and tokens is asked over the same network.
@@ -220,8 +222,11 @@ export class Subscription {
       this.#tell('connecting');
     }
     try {
-      const [url, token] = await Promise.all([this.#source.url({ refresh }), this.#options.token?.({ refresh })]);
+      const why = { refresh: this.#refresh };
+      const [url, token] = await Promise.all([this.#source.url(why), this.#options.token?.(why)]);
       if (attempt === this.#attempts) {
+        this.#refreshed ||= this.#refresh;
+        this.#refresh = false;
         this.#open(url, token);
       }
     } catch (error) {
@@ -405,9 +410,9 @@ export class Subscription {
         this.#closed(stream, stream.position?.text);
       }
     } else if (error.status === 401 && renewable && !this.#refreshed) {
-      this.#refreshed = true;
+      this.#refresh = true;
       this.#drop();
-      this.#connect(true);
+      this.#connect();
     } else if (error.final) {
       this.#finish(error);
     } else {

@@ -305,6 +305,30 @@ test('a token goes with each connection, and is asked for anew once when it is r
   assert.equal(subscription.status.error.status, 401);
 });
 
+// Symptom: a page whose token had expired while its network was bad ended for good. Cause:
+// the new token could not be had, and the next time the old one was asked for.
+test('a token that was refused is asked for anew until there is another', async () => {
+  const asked = [];
+  const trouble = [() => Promise.reject(new Error('the login server is away')), () => new Promise(() => {}), () => new Promise(() => {})];
+  const token = ({ refresh }) => {
+    asked.push(refresh);
+    return refresh && trouble.length > 0 ? trouble.shift()() : `token-${refresh}`;
+  };
+  const { world, subscription } = await follow(stream, { token, maxSilence: 3000 });
+  await world.last(1).answer(401);
+  assert.equal(subscription.status.error.message, 'the login server is away');
+  await world.pass(100);
+  await world.pass(3000);
+  assert.match(subscription.status.error.message, /no address or token came/);
+  await world.pass(200);
+  await world.fire('pagehide');
+  await world.fire('pageshow');
+  assert.deepEqual(asked, [false, true, true, true, true]);
+  assert.equal(world.last(2).headers.Authorization, 'Bearer token-true');
+  await world.last().answer(401, { message: 'no more' });
+  assert.equal(subscription.status.state, 'ended');
+});
+
 test('a token that cannot be had now is asked for again later', async () => {
   let calls = 0;
   const token = async () => {
