@@ -272,6 +272,37 @@ func TestAnotherTokenEndsWhatItDoesNotAllow(t *testing.T) {
 	})
 }
 
+// What has not begun, because the store is slow, and what rests, because its client gave no
+// credit, ends as well, and nothing comes of it afterwards.
+func TestAnotherTokenEndsWhatHasNotBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newExpiryWorld(t, "a", "b")
+		s := w.session(newConnection(noConn{}))
+		resting, kept := backlog.StreamName{Channel: "a", Scope: "resting"}, backlog.StreamName{Channel: "b"}
+		s.subscribeWith(1, resting, new(uint64))
+		s.takeAll()
+		w.publishEach(resting, 3)
+		w.store.held = make(chan struct{})
+		s.subscribe(2, backlog.StreamName{Channel: "a", Scope: "slow"})
+		s.subscribe(3, kept)
+		synctest.Wait()
+		s.authenticate(signed(t, grant("somebody", "b")))
+		for _, r := range s.takeAll() {
+			if e := r.GetEnded().GetError(); e != nil && e.GetReason() != fanfarev1.ErrorReason_ERROR_REASON_PERMISSION_DENIED {
+				t.Errorf("%v ended with %v", r.GetNumbers(), e)
+			}
+		}
+		if s.subs[1] != nil || s.subs[2] != nil || s.subs[3] == nil {
+			t.Fatalf("left are %v", s.subs)
+		}
+		s.give(1, 1<<20)
+		close(w.store.held)
+		w.publishEach(kept, 2)
+		s.takeAll() // which fails for what comes for 1 or 2
+		s.isWhole(3, 2)
+	})
+}
+
 // Whoever shows a token that is not valid, or of somebody else, must not go on with the
 // rights of the last one.
 func TestRefusedTokenEndsTheSession(t *testing.T) {
