@@ -24,19 +24,19 @@ func TestBodiesAreBounded(t *testing.T) {
 	w := newWorld(t, &upstreamServer{}, Config{})
 	w.handler.placeTimeout = 50 * time.Millisecond
 	// As others would that are slow to send.
-	const others = maxBodiesBytes - 1<<20
-	if err := w.handler.bodies.Acquire(t.Context(), others); err != nil {
+	const others = maxRequestsBytes - 1<<20
+	if err := w.handler.requests.all.Acquire(t.Context(), others); err != nil {
 		t.Fatal(err)
 	}
 	body := fmt.Sprintf(`{"channel": "c", "scope": "%s"}`, strings.Repeat("x", 2<<20))
 	if status, p := w.ask(t, "/v1/close", strings.NewReader(body)); status != http.StatusServiceUnavailable || p.Reason != "LIMIT_REACHED" || p.RetryIn == 0 {
 		t.Errorf("without room: status %d, %+v", status, p)
 	}
-	w.handler.bodies.Release(others)
+	w.handler.requests.all.Release(others)
 	if status, p := w.ask(t, "/v1/close", strings.NewReader(body)); status != http.StatusNotImplemented || p.Code != "unimplemented" {
 		t.Errorf("with room: status %d, %+v", status, p) // the server of this test closes nothing
 	}
-	if !w.handler.bodies.TryAcquire(maxBodiesBytes) {
+	if !w.handler.requests.all.TryAcquire(maxRequestsBytes) {
 		t.Error("what was held for requests was not given back")
 	}
 }
@@ -46,10 +46,10 @@ func TestBodiesAreBounded(t *testing.T) {
 func TestRequestsWaitForMemory(t *testing.T) {
 	w := newWorld(t, &upstreamServer{}, Config{})
 	w.handler.placeTimeout = patience
-	if err := w.handler.bodies.Acquire(t.Context(), maxBodiesBytes); err != nil {
+	if err := w.handler.requests.all.Acquire(t.Context(), maxRequestsBytes); err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(100*time.Millisecond, func() { w.handler.bodies.Release(maxBodiesBytes) })
+	time.AfterFunc(100*time.Millisecond, func() { w.handler.requests.all.Release(maxRequestsBytes) })
 	if code, p := w.ask(t, "/v1/close", strings.NewReader("{}")); code != http.StatusNotImplemented {
 		t.Errorf("status %d, %+v", code, p)
 	}

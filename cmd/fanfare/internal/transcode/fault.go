@@ -13,8 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
 // maxWordsBytes bounds what is told of a request that cannot be read.
@@ -86,20 +84,14 @@ func withReason(code codes.Code, reason, message string) *status.Status {
 
 // checkMessage reads a message of gRPC as the server of the method would.
 func checkMessage(urlPath string, body []byte) error {
-	name := protoreflect.FullName(strings.ReplaceAll(strings.Trim(urlPath, "/"), "/", "."))
-	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
-	method, ok := found.(protoreflect.MethodDescriptor)
-	if err != nil || !ok {
+	request, _ := methodTypes(urlPath)
+	if request == nil {
 		return nil // the server says what it is
 	}
 	if len(body) < envelopeBytes || int64(len(body)-envelopeBytes) != int64(binary.BigEndian.Uint32(body[1:envelopeBytes])) {
 		return errors.New("there must be one message, of the length that stands before it")
 	}
-	requestType, err := protoregistry.GlobalTypes.FindMessageByName(method.Input().FullName())
-	if err != nil {
-		return nil
-	}
-	return proto.Unmarshal(body[envelopeBytes:], requestType.New().Interface())
+	return proto.Unmarshal(body[envelopeBytes:], request.New().Interface())
 }
 
 // strictJSON is the transcoder's codec, whose errors say that the request is wrong, and

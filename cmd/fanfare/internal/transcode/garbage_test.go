@@ -95,7 +95,7 @@ func TestTooLargeIsTheSameWhenItIsCompressed(t *testing.T) {
 	if _, text := w.post(t, fanfarev1.FanfareService_GetStream_FullMethodName, "application/grpc-web+json", "gzip", message); !strings.Contains(strings.ToLower(text), "nothing") || strings.Contains(text, "esource") {
 		t.Errorf("gRPC-Web, compressed: %q", text)
 	}
-	if !w.handler.bodies.TryAcquire(maxBodiesBytes) {
+	if !w.handler.requests.all.TryAcquire(maxRequestsBytes) {
 		t.Error("what was held for requests was not given back")
 	}
 }

@@ -1,11 +1,14 @@
 package transcode
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -20,107 +23,149 @@ const (
 	maxInflation = 1032
 )
 
-// messages are the requests of a stream as its client sends them. The transcoder makes
-// room for a message when it has seen its length, whenever the message comes, so that the
-// room is taken before it sees the length. Whoever has begun a message must end it in time.
+// messages are the requests of a stream. Each is read whole, in the time that a message has
+// from its first byte on, is made what the server reads, and is handed on; only meanwhile is
+// memory held for it. A stream on which nothing comes holds none.
+//
+// The transcoder, which could do it too, would keep each message until the next one.
 type messages struct {
 	io.ReadCloser
 	held  *budget
-	take  func(bytes int64) error // of held, until the call ends
 	limit int64
-	// decodes is true if the transcoder reads each message, and does not hand it on as it
-	// comes; packed, if it does so with the one that is being read, to decompress it.
-	decodes, packed bool
-	fault           *streamFault
-	deadline        func(time.Time) error
-	timeout         time.Duration
+	// body reads to the end of in, with memory of held.
+	body func(in io.Reader) ([]byte, error)
+	// convert has a message be in Protocol Buffers; nil: they are.
+	convert func([]byte) ([]byte, error)
+	// unpack is true if messages may be compressed, with gzip.
+	unpack bool
+	fault  *streamFault
+	// deadline is that of reading; nil: there is none.
+	deadline *readDeadline
+	timeout  time.Duration
 
-	envelope [envelopeBytes]byte
-	// got is how much of the envelope has been read, given how much has been handed on.
-	got, given int
-	// size is that of the message, left what has not been read of it.
-	size, left int64
+	// rest is what has not been handed on of the message that was read last.
+	rest []byte
 }
 
 // Read implements io.Reader.
 func (m *messages) Read(p []byte) (int, error) {
-	if m.given == envelopeBytes && m.left == 0 {
-		m.next()
-	}
-	if m.got < envelopeBytes {
-		if err := m.begin(); err != nil {
+	if len(m.rest) == 0 {
+		if err := m.next(); err != nil {
+			m.held.shrink(0)
 			return 0, err
 		}
 	}
-	if m.given < envelopeBytes {
-		n := copy(p, m.envelope[m.given:])
-		m.given += n
-		return n, nil
+	n := copy(p, m.rest)
+	if m.rest = m.rest[n:]; len(m.rest) == 0 {
+		m.rest = nil
+		m.held.shrink(0)
 	}
-	n, err := m.ReadCloser.Read(p[:min(int64(len(p)), m.left)])
-	if m.left -= int64(n); m.left == 0 {
-		_ = m.deadline(time.Time{})
-	}
-	return n, m.explain(err)
+	return n, nil
 }
 
-// next has a message been handed on. What the transcoder keeps of it until the next one,
-// decoded and encoded, stays taken.
-func (m *messages) next() {
-	var kept int64
-	if m.decodes || m.packed {
-		kept = 2 * m.size
+// next reads a message. The error is io.EOF if there is none.
+func (m *messages) next() error {
+	flags, message, err := m.receive()
+	if err != nil {
+		return err
 	}
-	m.held.shrink(kept)
-	m.got, m.given = 0, 0
-}
-
-// begin reads the envelope of a message, and takes the room for it.
-func (m *messages) begin() error {
-	for m.got < envelopeBytes {
-		n, err := m.ReadCloser.Read(m.envelope[m.got:])
-		if n > 0 && m.got == 0 {
-			_ = m.deadline(time.Now().Add(m.timeout))
+	switch {
+	case flags == compressed && m.unpack && len(message) == 0:
+	case flags == compressed && m.unpack:
+		if message, err = m.inflate(message); err != nil {
+			return err
 		}
-		if m.got += n; m.got == envelopeBytes {
-			break
-		}
-		if errors.Is(err, io.EOF) && m.got == 0 {
-			return io.EOF
-		}
-		if err != nil {
-			return m.explain(err)
+	case flags != 0:
+		return m.invalid("a message is marked with %#x, which means nothing here", flags)
+	}
+	if m.convert != nil {
+		if message, err = m.convert(message); err != nil {
+			return m.invalid("%s", requestMessage(err))
 		}
 	}
-	m.size = int64(binary.BigEndian.Uint32(m.envelope[1:]))
-	if m.left = m.size; m.size > m.limit {
-		return m.fault.set(codes.InvalidArgument, reasonField, fmt.Sprintf("a message must be at most %d bytes; nothing of it was sent to the server, and the same again would not be", m.limit))
-	}
-	room := m.size
-	if m.packed = m.envelope[0]&compressed != 0; m.packed {
-		room = min(room*maxInflation, m.limit)
-	}
-	if m.decodes || m.packed {
-		room *= 3 // as it came, decoded, and encoded again
-	}
-	if err := m.take(room); err != nil {
-		return m.fault.set(codes.Unavailable, reasonLimit, "the server reads as many requests over HTTP as it may; this message was not sent to the server; try again")
-	}
-	if m.size == 0 {
-		_ = m.deadline(time.Time{})
-	}
+	m.rest = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	m.held.shrink(int64(cap(m.rest)))
 	return nil
+}
+
+// receive reads a message as its client sends it.
+func (m *messages) receive() (flags byte, message []byte, err error) {
+	var envelope [envelopeBytes]byte
+	if _, err := io.ReadFull(m.ReadCloser, envelope[:1]); err != nil {
+		return 0, nil, err // a client that sends nothing more, or has gone
+	}
+	m.deadline.set(time.Now().Add(m.timeout))
+	if _, err := io.ReadFull(m.ReadCloser, envelope[1:]); err != nil {
+		return 0, nil, m.explain(err)
+	}
+	size := int64(binary.BigEndian.Uint32(envelope[1:]))
+	if size > m.limit {
+		return 0, nil, m.tooLarge()
+	}
+	message, err = m.body(io.LimitReader(m.ReadCloser, size))
+	if err == nil && int64(len(message)) < size {
+		err = io.ErrUnexpectedEOF
+	}
+	m.deadline.set(time.Time{})
+	return envelope[0], message, m.explain(err)
+}
+
+// inflate decompresses a message.
+func (m *messages) inflate(message []byte) ([]byte, error) {
+	unpacked, err := m.body(&gunzipped{ReadCloser: io.NopCloser(bytes.NewReader(message)), limit: m.limit})
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == nil || errors.Is(err, errNoMemory):
+		return unpacked, m.explain(err)
+	case errors.As(err, &tooLarge):
+		return nil, m.tooLarge()
+	}
+	return nil, m.invalid("a message cannot be decompressed")
+}
+
+func (m *messages) tooLarge() error {
+	return m.invalid("a message must be at most %d bytes, also when it is decompressed", m.limit)
+}
+
+func (m *messages) invalid(format string, args ...any) error {
+	return m.fault.set(codes.InvalidArgument, reasonField,
+		fmt.Sprintf(format, args...)+"; nothing of it was sent to the server, and the same again would not be")
 }
 
 // explain keeps for the client why its message was not read.
 func (m *messages) explain(err error) error {
 	switch {
-	case err == nil || errors.Is(err, io.EOF) && m.given == envelopeBytes && m.left == 0:
-		return err
+	case errors.Is(err, errNoMemory):
+		return m.fault.set(codes.Unavailable, reasonLimit, "the server reads as many requests over HTTP as it may; this message was not sent to the server; try again")
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return m.fault.set(codes.DeadlineExceeded, "", "a message did not come to its end in time; nothing of it was sent to the server")
-	case errors.Is(err, io.EOF):
-		return m.fault.set(codes.InvalidArgument, reasonField, "the last message is cut off; nothing of it was sent to the server")
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return m.invalid("the last message is cut off")
 	}
 	return err
+}
+
+// readDeadline is the deadline of reading a request. Requests of a stream may still be read
+// when their call has ended, and with it what the deadline is set by.
+type readDeadline struct {
+	mu      sync.Mutex // guards what follows
+	control *http.ResponseController
+}
+
+func (d *readDeadline) set(at time.Time) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.control != nil {
+		_ = d.control.SetReadDeadline(at)
+	}
+}
+
+// end has the call end.
+func (d *readDeadline) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.control = nil
 }

@@ -5,8 +5,10 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
+	"connectrpc.com/vanguard"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -24,49 +26,81 @@ func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request) {
 		}
 		defer end()
 	}
-	held := &budget{all: h.bodies, patience: h.placeTimeout}
+	held := h.requests.budget(r, h.placeTimeout)
 	defer held.giveBack()
 	stream := &streamWriter{ResponseWriter: w, control: http.NewResponseController(w), timeout: h.config.WriteTimeout}
 	defer stream.close()
+	if !isEnveloped(r) {
+		h.rpc.ServeHTTP(stream, r) // which refuses it
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	ctx, fault := withStreamFault(ctx)
+	deadline := &readDeadline{control: stream.control}
+	defer deadline.end()
+	in := &messages{
+		ReadCloser: r.Body, held: held, body: func(in io.Reader) ([]byte, error) { return held.body(ctx, in) },
+		limit: h.maxBodyBytes, unpack: unpacks(r), fault: fault,
+		deadline: deadline, timeout: h.config.UnaryTimeout,
+	}
+	var out http.ResponseWriter = stream
+	if isJSON(r) {
+		answers := h.answers.budget(r, h.config.WriteTimeout)
+		defer answers.giveBack()
+		request, response := methodTypes(r.URL.Path)
+		in.convert = h.fromJSON(request)
+		media := r.Header.Get("Content-Type")
+		out = &jsonAnswer{
+			ResponseWriter: stream, media: media, kind: response, json: h.json, held: answers,
+			take: func(bytes int64) error { return answers.take(ctx, bytes) }, cancel: cancel, fault: fault,
+		}
+		r.Header.Set("Content-Type", strings.TrimSuffix(media, "+json")+"+proto")
+	}
+	r = r.WithContext(ctx)
 	switch r.URL.Path {
 	case fanfarev1.FanfareService_Subscribe_FullMethodName, grpc_health_v1.Health_Watch_FullMethodName:
-		h.serveOneRequest(stream, r, held)
+		h.serveOneRequest(out, r, in)
 	default:
-		h.serveMessages(stream, r, held)
+		if r.URL.Path == fanfarev1.FanfareService_Session_FullMethodName {
+			in.limit = maxSessionBytes
+		}
+		in.deadline.set(time.Time{}) // the server's own bounds the whole
+		r.Body = in
+		h.rpc.ServeHTTP(out, r)
 	}
+}
+
+// unpacks reports whether the messages of a request may be compressed, with gzip. That the
+// transcoder need not know.
+func unpacks(r *http.Request) bool {
+	name := "Grpc-Encoding"
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
+		name = "Connect-Content-Encoding"
+	}
+	if r.Header.Get(name) != vanguard.CompressionGzip {
+		return false
+	}
+	r.Header.Del(name)
+	return true
 }
 
 // serveOneRequest serves a call whose request is one message, which is read to its end, as
 // that of a unary call is.
-func (h *Handler) serveOneRequest(stream *streamWriter, r *http.Request, held *budget) {
+func (h *Handler) serveOneRequest(w http.ResponseWriter, r *http.Request, in *messages) {
 	reading, cancel := context.WithTimeout(r.Context(), h.config.UnaryTimeout)
-	body, err := h.readBody(reading, held, stream, r)
+	body, err := h.readBody(reading, in.held, w, r)
 	cancel()
 	if err != nil {
-		h.refuseBody(stream, err)
+		h.refuseBody(w, err)
 		return
 	}
+	in.ReadCloser, in.limit, in.deadline = io.NopCloser(bytes.NewReader(body)), maxOpenBytes, nil
 	ctx, f := withFault(r.Context())
-	f.unread, f.read = !isJSON(r), held.giveBack
+	f.unread, f.read = true, in.held.giveBack
 	r = r.WithContext(ctx)
-	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	h.rpc.ServeHTTP(stream, r)
-}
-
-// serveMessages serves a call whose requests go on, too.
-func (h *Handler) serveMessages(stream *streamWriter, r *http.Request, held *budget) {
-	_ = stream.control.SetReadDeadline(time.Time{}) // the server's own bounds the whole
-	ctx, f := withStreamFault(r.Context())
-	r = r.WithContext(ctx)
-	limit := h.maxBodyBytes
-	if r.URL.Path == fanfarev1.FanfareService_Session_FullMethodName {
-		limit = maxSessionBytes
-	}
-	r.Body = &messages{
-		ReadCloser: r.Body, held: held, take: func(bytes int64) error { return held.take(ctx, bytes) }, limit: limit, decodes: isJSON(r), fault: f,
-		deadline: stream.control.SetReadDeadline, timeout: h.config.UnaryTimeout,
-	}
-	h.rpc.ServeHTTP(stream, r)
+	r.Body, r.ContentLength = in, -1
+	h.rpc.ServeHTTP(w, r)
 }
 
 // streamWriter gives each write its time.

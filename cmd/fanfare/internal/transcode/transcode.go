@@ -29,8 +29,11 @@ const (
 	// defaultPlaceTimeout is how long a call waits for one of these places, and for
 	// memory each time that it needs more.
 	defaultPlaceTimeout = 5 * time.Second
-	// maxBodiesBytes bounds what is held of requests that are being read.
-	maxBodiesBytes = 128 << 20
+	// maxRequestsBytes bounds what is held of requests that are being read, and
+	// maxAnswersBytes what of large frames in streams in JSON that their clients are slow to
+	// take.
+	maxRequestsBytes = 128 << 20
+	maxAnswersBytes  = 128 << 20
 	// maxOpenBytes bounds requests to the health service, which anybody may send: the
 	// name of a service; and those of a subscription: names and a position.
 	maxOpenBytes = 64 << 10
@@ -92,11 +95,14 @@ type Handler struct {
 	methods map[string]bool
 	// positions are the parameters that are positions, by path.
 	positions map[string][]string
-	// calls are the places of unary calls; bodies counts bytes. Requests wait for either
-	// for placeTimeout.
+	// calls are the places of unary calls. Requests wait for one, and for memory, for
+	// placeTimeout.
 	calls        *semaphore.Weighted
 	placeTimeout time.Duration
-	bodies       *semaphore.Weighted
+	requests     *memory
+	answers      *memory
+	// json is what streams are read and written in.
+	json vanguard.Codec
 	// maxBodyBytes bounds a request, and a message of a stream that publishes.
 	maxBodyBytes int64
 }
@@ -115,7 +121,9 @@ func New(config Config) (*Handler, error) {
 		upstream:     newUpstream(config.Dial, config.Logger),
 		calls:        semaphore.NewWeighted(maxUnaryCalls),
 		placeTimeout: defaultPlaceTimeout,
-		bodies:       semaphore.NewWeighted(maxBodiesBytes),
+		requests:     newMemory(maxRequestsBytes),
+		answers:      newMemory(maxAnswersBytes),
+		json:         newJSON(protoregistry.GlobalTypes, true),
 		maxBodyBytes: maxBodyBytes(config.MaxFrameBytes),
 	}
 	described, err := annotated(config.Rules)
@@ -158,10 +166,7 @@ func maxBodyBytes(maxFrameBytes int) int64 {
 func (h *Handler) newTranscoder(discardUnknown bool, services ...*vanguard.Service) (http.Handler, error) {
 	transcoder, err := vanguard.NewTranscoder(services,
 		vanguard.WithCodec(func(types vanguard.TypeResolver) vanguard.Codec {
-			codec := vanguard.NewJSONCodec(types)
-			codec.MarshalOptions.EmitUnpopulated, codec.MarshalOptions.EmitDefaultValues = false, true
-			codec.UnmarshalOptions.DiscardUnknown = discardUnknown
-			return strictJSON{*codec}
+			return newJSON(types, discardUnknown)
 		}),
 		vanguard.WithCompression(vanguard.CompressionGzip, newCompressor, newDecompressor(h.maxBodyBytes)),
 		vanguard.WithDefaultServiceOptions(
@@ -177,6 +182,13 @@ func (h *Handler) newTranscoder(discardUnknown bool, services ...*vanguard.Servi
 		return nil, fmt.Errorf("make the transcoder: %w", err)
 	}
 	return transcoder, nil
+}
+
+func newJSON(types vanguard.TypeResolver, discardUnknown bool) vanguard.Codec {
+	codec := vanguard.NewJSONCodec(types)
+	codec.MarshalOptions.EmitUnpopulated, codec.MarshalOptions.EmitDefaultValues = false, true
+	codec.UnmarshalOptions.DiscardUnknown = discardUnknown
+	return strictJSON{*codec}
 }
 
 // serviceNames are the services that may be called.
@@ -219,7 +231,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.serveREST(w, r)
 		return
 	}
-	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	media, ok := mediaType(r)
 	if media == "application/json" || media == "application/proto" {
 		// Those who write requests by hand leave it out, and there is one version.
 		r.Header.Set("Connect-Protocol-Version", "1")
@@ -227,8 +239,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !h.methods[r.URL.Path]:
 		refuse(w, http.StatusNotFound, "there is no such method")
-	case !isRPCType(media):
-		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json, application/proto, or that of the Connect protocol, gRPC or gRPC-Web")
+	case !ok || !isRPCType(media):
+		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json, application/proto, or that of the Connect protocol, gRPC or gRPC-Web; if it has a charset, that is utf-8")
 	case !isOpen(r.URL.Path) && !h.authorized(w, r):
 	case isStreaming(r.URL.Path):
 		h.serveStream(w, r)
@@ -241,13 +253,10 @@ func (h *Handler) serveREST(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		// A web page can have a browser send anything else without asking first, and
 		// what has no type at all, too.
-		media, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-		charset := strings.ToLower(parameters["charset"])
-		if err != nil || media != "application/json" || charset != "" && charset != "utf-8" {
+		if media, ok := mediaType(r); !ok || media != "application/json" {
 			refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json, in UTF-8")
 			return
 		}
-		r.Header.Set("Content-Type", media)
 	} else {
 		r.Header.Del("Content-Type")
 		if !h.readable(w, r) {
@@ -259,6 +268,17 @@ func (h *Handler) serveREST(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// mediaType is the type of a request's body. It leaves nothing else in the header: the
+// transcoder knows no parameters. ok is false if there is none, or in another charset.
+func mediaType(r *http.Request) (media string, ok bool) {
+	media, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if charset, given := parameters["charset"]; err != nil || given && !strings.EqualFold(charset, "utf-8") {
+		return "", false
+	}
+	r.Header.Set("Content-Type", media)
+	return media, true
+}
+
 // isRPCType reports whether no web page can have a browser send a request of the type
 // to another origin without being asked first.
 func isRPCType(media string) bool {
@@ -267,14 +287,15 @@ func isRPCType(media string) bool {
 }
 
 // isEnveloped reports whether each message of the request has its length before it.
-func isEnveloped(r *http.Request) bool {
-	media := r.Header.Get("Content-Type")
+func isEnveloped(r *http.Request) bool { return isEnvelopedType(r.Header.Get("Content-Type")) }
+
+func isEnvelopedType(media string) bool {
 	return strings.HasPrefix(media, "application/connect+") || strings.HasPrefix(media, "application/grpc")
 }
 
 // isJSON reports whether the transcoder reads the messages of the request.
 func isJSON(r *http.Request) bool {
-	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	media := r.Header.Get("Content-Type")
 	return media == "" || media == "application/json" || strings.HasSuffix(media, "+json")
 }
 

@@ -7,10 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 // serveUnary reads the request to its end, so that what is wrong with it can be said,
@@ -20,7 +17,7 @@ import (
 func (h *Handler) serveUnary(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	ctx, cancel := context.WithTimeout(r.Context(), h.config.UnaryTimeout)
 	defer cancel()
-	read := &budget{all: h.bodies, patience: h.placeTimeout}
+	read := h.requests.budget(r, h.placeTimeout)
 	defer read.giveBack()
 	body, err := h.readBody(ctx, read, w, r)
 	if err != nil {
@@ -83,7 +80,7 @@ func (h *Handler) refuseBody(w http.ResponseWriter, err error) {
 	switch {
 	case errors.As(err, &tooLarge):
 		refuseSize(w, tooLarge.Limit)
-	case errors.Is(err, errTooManyBodies):
+	case errors.Is(err, errNoMemory):
 		refuseForNow(w, "the server reads as many requests over HTTP as it may; try again")
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		refuse(w, http.StatusRequestTimeout, "the request did not come in time; nothing was sent to the server")
@@ -93,79 +90,4 @@ func (h *Handler) refuseBody(w http.ResponseWriter, err error) {
 		// Whoever sent it has gone, most likely.
 		refuse(w, http.StatusBadRequest, "the request did not come to its end")
 	}
-}
-
-var errTooManyBodies = errors.New("too many requests are being read")
-
-// budget is what one request has taken of the memory for all.
-type budget struct {
-	all      *semaphore.Weighted
-	patience time.Duration
-
-	mu    sync.Mutex // guards what follows: the body of a stream is read beside its call
-	taken int64
-	over  bool
-}
-
-// body reads a request, as far as there is memory for it.
-func (b *budget) body(ctx context.Context, in io.Reader) ([]byte, error) {
-	var body bytes.Buffer
-	for {
-		// The buffer doubles, and holds both while it does.
-		if err := b.take(ctx, 3*int64(max(body.Len(), bytes.MinRead))); err != nil {
-			return nil, err
-		}
-		body.Grow(bytes.MinRead)
-		room := body.AvailableBuffer()
-		n, err := in.Read(room[:cap(room)])
-		body.Write(room[:n])
-		switch {
-		case errors.Is(err, io.EOF):
-			return body.Bytes(), nil
-		case err != nil:
-			return nil, err
-		}
-	}
-}
-
-// take has the request hold so many bytes, or more. It waits for others to give some back.
-// Only one may take at a time.
-func (b *budget) take(ctx context.Context, bytes int64) error {
-	b.mu.Lock()
-	more := bytes - b.taken
-	b.mu.Unlock()
-	if more <= 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, b.patience)
-	defer cancel()
-	if b.all.Acquire(ctx, more) != nil {
-		return errTooManyBodies
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.over {
-		b.all.Release(more)
-		return errTooManyBodies
-	}
-	b.taken += more
-	return nil
-}
-
-// shrink gives back what is taken above so many bytes.
-func (b *budget) shrink(bytes int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if more := b.taken - bytes; more > 0 {
-		b.all.Release(more)
-		b.taken = bytes
-	}
-}
-
-// giveBack gives back what is taken. Nothing more can be taken.
-func (b *budget) giveBack() {
-	b.mu.Lock()
-	b.over = true
-	b.mu.Unlock()
-	b.shrink(0)
 }

@@ -81,7 +81,11 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			err = checkMessage(r.URL.Path, body)
 		}
 		if err != nil {
-			endWith(w, withReason(codes.InvalidArgument, reasonField, requestMessage(err)))
+			st := streamFaultOf(r.Context())
+			if st == nil {
+				st = withReason(codes.InvalidArgument, reasonField, requestMessage(err))
+			}
+			endWith(w, st)
 			return
 		}
 		if f.begun = true; f.read != nil {
@@ -174,11 +178,16 @@ type answer struct {
 
 func (a *answer) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
-	if err == nil || errors.Is(err, io.EOF) {
+	if err == nil {
+		return n, nil
+	}
+	ctx := a.response.Request.Context()
+	if errors.Is(err, io.EOF) && (streamFaultOf(ctx) == nil || a.response.Trailer.Get("Grpc-Status") != "0") {
 		return n, err
 	}
+	// All is not well, either, if the server has sent all and not all was passed on.
 	a.response.Trailer = http.Header{}
-	setStatus(a.response.Trailer, a.upstream.statusOf(a.response.Request.Context(), err))
+	setStatus(a.response.Trailer, a.upstream.statusOf(ctx, err))
 	return n, io.EOF
 }
 
