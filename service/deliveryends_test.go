@@ -3,6 +3,8 @@ package service
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -125,6 +127,50 @@ func TestDrainOfAnOldBlockedCall(t *testing.T) {
 		f := failureOf(<-call.ended)
 		if took := time.Since(began); took < 50*time.Millisecond || f.reason != fanfarev1.ErrorReason_ERROR_REASON_DRAINING {
 			t.Errorf("it ended %s after the drain began with %+v", took, f)
+		}
+	})
+}
+
+// Symptom to avoid: all clients of a replica that is drained arrive at the others in the
+// same moment.
+func TestCallsOfADrainEndApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, parts = 1000, 10
+		w := newDeliveryWorld(t, func(c *Config) { c.DrainGrace = time.Minute })
+		var calls []*fakeCall
+		for i := range n {
+			call := w.subscribe(backlog.StreamName{Channel: "c", Scope: fmt.Sprint(i)}, newConnection(noConn{}))
+			call.stream.takeEverything()
+			calls = append(calls, call)
+		}
+		synctest.Wait()
+		began := time.Now()
+		close(w.server.ending)
+		moments := make([]time.Duration, n)
+		var ends sync.WaitGroup
+		for i, call := range calls {
+			ends.Go(func() {
+				if f := failureOf(call.end()); f.reason != fanfarev1.ErrorReason_ERROR_REASON_DRAINING {
+					t.Errorf("it ended with %+v", f)
+				}
+				moments[i] = time.Since(began)
+			})
+		}
+		ends.Wait()
+		// 500 a second.
+		const spread = n * 2 * time.Millisecond
+		first, last := slices.Min(moments), slices.Max(moments)
+		if first < 50*time.Millisecond || last > spread+lastWords {
+			t.Errorf("the first call ended after %s, the last after %s", first, last)
+		}
+		var histogram [parts]int
+		for _, m := range moments {
+			histogram[min(parts-1, int(m*parts/spread))]++
+		}
+		for part, count := range histogram {
+			if count < n/parts/4 || count > n/parts*2 {
+				t.Errorf("of %d calls %d ended in part %d: %v", n, count, part, histogram)
+			}
 		}
 	})
 }

@@ -148,10 +148,7 @@ func TestDrainOfManyStreams(t *testing.T) {
 	servicetest.OnEachStore(t, servicetest.Needs{servicetest.Replicas}, func(t *testing.T, db servicetest.Database) {
 		streams, n := 100, form(500, 5000)
 		delay, grace := time.Second, 15*time.Second
-		w := newWorld(t, db, quickDrain(delay, grace), func(c *servicetest.Config) {
-			// Not ended for their clients' being slow, which run on the same machine.
-			c.Service.WriteTimeout = patience
-		})
+		w := newWorld(t, db, quickDrain(delay, grace), unhurried)
 		ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 		defer cancel()
 		wire := &wireOrder{}
@@ -248,17 +245,21 @@ func (f *drainFleet) checkSpread(t *testing.T, flipped time.Time, grace time.Dur
 	}
 	// 500 a second, or all within two thirds of the grace.
 	spread := min(grace*2/3, time.Duration(len(moments))*2*time.Millisecond)
-	if width < spread/2 {
-		t.Errorf("all %d streams were sent away within %s, there were %s for it", len(moments), width, spread)
-	}
 	var histogram [parts]int
 	for _, m := range moments {
 		histogram[min(parts-1, int(m.Sub(first)*parts/width))]++
 	}
 	t.Logf("%d streams were sent away within %s, by tenths of it: %v", len(moments), width, histogram)
-	// In the short form the whole is so short that a pause of the machine is a tenth.
+	// The short form is so short that a pause of the machine is most of it; there the
+	// moments are tested by a clock of the test's, see TestCallsOfADrainEndApart.
+	if !inLongForm() {
+		return
+	}
+	if width < spread/2 {
+		t.Errorf("all %d streams were sent away within %s, there were %s for it", len(moments), width, spread)
+	}
 	for part, count := range histogram {
-		if share := len(moments) / parts; count > form(5, 3)*share {
+		if share := len(moments) / parts; count > 3*share {
 			t.Errorf("%d of %d streams were sent away in tenth %d: %v", count, len(moments), part, histogram)
 		}
 	}

@@ -30,7 +30,7 @@ import (
 func TestMemoryOfSubscribersThatDoNotRead(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db, func(c *servicetest.Config) {
-			c.Service.WriteTimeout = form(time.Second, 30*time.Second)
+			c.Service.WriteTimeout = form(2*time.Second, 30*time.Second)
 			c.Service.UntakenTimeout = time.Hour // they read on
 		})
 		s := stream("unread", "")

@@ -19,7 +19,7 @@ func TestReflectionEndsWithItsToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.Server.cfg.Verifier = v
-	ctx := with(t.Context(), "Bearer "+signed(t, auth.Grant{Lifetime: 2 * time.Second, Permissions: auth.Permissions{Admin: true}}))
+	ctx := with(t.Context(), "Bearer "+signed(t, auth.Grant{Lifetime: 4 * time.Second, Permissions: auth.Permissions{Admin: true}}))
 	watch, err := grpc_health_v1.NewHealthClient(g.conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)

@@ -184,7 +184,7 @@ func (h *hoarder) call(id uint32, method string, request proto.Message) {
 func TestAConnectionThatTakesNothing(t *testing.T) {
 	alongside(t)
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
-		w := newWorld(t, db, quickLinger, func(c *servicetest.Config) { c.Service.WriteTimeout = time.Second })
+		w := newWorld(t, db, quickLinger, func(c *servicetest.Config) { c.Service.WriteTimeout = 3 * time.Second })
 		s := stream("hoarded", "")
 		h := newHoarder(t, w.b.Addr)
 		const calls = 5

@@ -32,7 +32,18 @@ func holdsExactly(t *testing.T, r *servicetest.Replica, n int) {
 	s := stream("limits", "exact")
 	var held []*reader
 	for range n {
-		held = append(held, subscribe(t, r, live(s)))
+		// Handlers whose subscriptions have ended may be about to return.
+		eventually(t, fmt.Sprintf("subscription %d of %d is admitted", len(held)+1, n), func() bool {
+			sub := open(t, r.Client, live(s))
+			err := sub.recv()
+			if err != nil && !limitReached(err) {
+				t.Fatal(err)
+			}
+			if err == nil {
+				held = append(held, sub)
+			}
+			return err == nil
+		})
 	}
 	for range 2 {
 		if err := open(t, r.Client, live(s)).recv(); !limitReached(err) {

@@ -170,13 +170,13 @@ func TestFramesCommittedDuringASlowLoad(t *testing.T) {
 // gap. Cause: the position moved before the hand-over.
 func TestAStalledReaderGetsEverything(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
-		w := newWorld(t, db)
+		w := newWorld(t, db, unhurried)
 		s := stream("stall", "")
 		publish(t, w.a, newFrame(s, "first"))
 		r := subscribe(t, w.b, fromOldest(s))
 		r.take(1)
 		// Far more than flow control and the tail take in.
-		const n = 20_000
+		const n = 10_000
 		publishMany(t, w.a, s, n, func(i int) string { return fmt.Sprintf("%06d", i) + strings.Repeat("x", 1000) })
 		contiguous(t, r.take(n), 2)
 		r.silent("marker", func() { publish(t, w.a, newFrame(s, "marker")) })
@@ -323,12 +323,10 @@ func TestSubscribeWaitsForTheListener(t *testing.T) {
 		s := stream("waits", "")
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		sub, err := r.Client.Subscribe(ctx, live(s))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if response, err := sub.Recv(); err == nil {
-			t.Errorf("it was answered %v without a listener", response)
+		if sub, err := r.Client.Subscribe(ctx, live(s)); err == nil {
+			if response, err := sub.Recv(); err == nil {
+				t.Errorf("it was answered %v without a listener", response)
+			}
 		}
 		waiting := open(t, r.Client, live(s))
 		proxy.Restore()

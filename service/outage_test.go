@@ -123,7 +123,7 @@ func TestDatabaseAway(t *testing.T) {
 			t.Error(err)
 		}
 		t.Logf("all goes on %s after the database was back", time.Since(back))
-		if took := time.Since(back); took > 20*time.Second {
+		if took := time.Since(back); took > form(patience, 20*time.Second) {
 			t.Errorf("it took %s until all went on", took)
 		}
 		subscribe(t, w.a, fromOldest(stream("away", "new"))).silent("new", func() {
@@ -405,7 +405,7 @@ func TestFailover(t *testing.T) {
 	pgtest.Exec(t, pgtest.Dial(t, standby.URL("postgres")), "select pg_promote()")
 	promoted := time.Now()
 	eventually(t, "it listens at the new primary", func() bool { return w.b.Bus.Current().Number != 0 })
-	if took := time.Since(promoted); took > 10*time.Second {
+	if took := time.Since(promoted); took > form(patience, 10*time.Second) {
 		t.Errorf("it listens at the new primary after %s", took)
 	}
 	w.publishUntilTaken(newFrame(r.stream, "before it is told"))

@@ -225,13 +225,14 @@ func TestPublishStreamHandsItsCancellationOn(t *testing.T) {
 func TestDrainAnswersWhatIsInFlight(t *testing.T) {
 	store := newHeldStore()
 	stream, s, drain := openPublishStream(t, store)
+	s.cfg.DrainGrace = time.Minute
 	mustSend(t, stream, publishRequest(1, "a"))
 	eventually(t, "it was submitted", func() bool { return store.waiting() == 1 })
 	drained := make(chan error, 1)
 	go func() { drained <- drain() }()
 	eventually(t, "the server is ending", s.isEnding)
-	// Released after the latest moment at which the call is told to go.
-	time.AfterFunc(s.cfg.DrainGrace*2/3, func() { store.release(0, 5) })
+	// Released after the moment at which the call, the only one, is told to go.
+	time.AfterFunc(500*time.Millisecond, func() { store.release(0, 5) })
 	answer, err := stream.Recv()
 	if err != nil || answer.GetPublished().GetPosition().GetSequence() != 5 {
 		t.Fatalf("got %v, %v", answer, err)
@@ -249,6 +250,7 @@ func TestDrainAnswersWhatIsInFlight(t *testing.T) {
 func TestDrainOfAFullPublishStream(t *testing.T) {
 	store := newHeldStore()
 	stream, s, drain := openPublishStream(t, store)
+	s.cfg.DrainGrace = time.Minute
 	go func() {
 		for i := range uint64(2 * maxPipelinedFrames) {
 			if stream.Send(publishRequest(i, "a")) != nil {
@@ -259,7 +261,8 @@ func TestDrainOfAFullPublishStream(t *testing.T) {
 	eventually(t, "the bound is reached", func() bool { return store.waiting() == maxPipelinedFrames })
 	drained := make(chan error, 1)
 	go func() { drained <- drain() }()
-	time.AfterFunc(s.cfg.DrainGrace*2/3, func() {
+	eventually(t, "the server is ending", s.isEnding)
+	time.AfterFunc(1500*time.Millisecond, func() { // the call has long been told to go
 		for i := range maxPipelinedFrames {
 			store.release(i, uint64(i+1))
 		}
@@ -288,7 +291,7 @@ func TestDrainOfAFullPublishStream(t *testing.T) {
 func TestPublishStreamOfItsAge(t *testing.T) {
 	store := newHeldStore()
 	s := testServer(t, store)
-	s.cfg.MaxStreamAge = 100 * time.Millisecond
+	s.cfg.MaxStreamAge = time.Second // it is submitted before
 	client, _, _ := serve(t, s)
 	stream, err := client.PublishStream(t.Context())
 	if err != nil {
@@ -296,7 +299,7 @@ func TestPublishStreamOfItsAge(t *testing.T) {
 	}
 	mustSend(t, stream, publishRequest(1, "a"))
 	eventually(t, "it was submitted", func() bool { return store.waiting() == 1 })
-	time.AfterFunc(3*s.cfg.MaxStreamAge, func() { store.release(0, 5) })
+	time.AfterFunc(s.cfg.MaxStreamAge*5/4, func() { store.release(0, 5) })
 	answer, err := stream.Recv()
 	if err != nil || answer.GetPublished().GetPosition().GetSequence() != 5 {
 		t.Fatalf("got %v, %v", answer, err)

@@ -48,8 +48,8 @@ func expectChange(t *testing.T, changes <-chan bool, want bool, when string) {
 		if got != want {
 			t.Fatalf("%s: readiness is %t", when, got)
 		}
-	case <-time.After(15 * time.Second):
-		t.Fatalf("%s: readiness did not change within 15 s", when)
+	case <-time.After(patience):
+		t.Fatalf("%s: readiness did not change within %s", when, patience)
 	}
 }
 

@@ -25,7 +25,7 @@ var siblingWindows = map[string][]grpc.DialOption{
 // connection's window.
 func TestSiblingsOfAStalledCall(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
-		w := newWorld(t, db)
+		w := newWorld(t, db, unhurried)
 		for name, options := range siblingWindows {
 			t.Run(name, func(t *testing.T) {
 				s := stream("siblings", name)
@@ -63,7 +63,7 @@ func TestSiblingsOfACallStalledOnEphemeralFrames(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
 		w := newWorld(t, db, func(c *servicetest.Config) {
 			c.Hub.TailFrames = 100
-			c.Service.WriteTimeout = 1500 * time.Millisecond
+			c.Service.WriteTimeout = 3 * time.Second
 		})
 		s := stream("siblings", "")
 		at := publish(t, w.a, newFrame(s, string(stamped(0, stampBytes))))

@@ -53,7 +53,7 @@ func publishAmidSlowClients(t *testing.T, r *servicetest.Replica, watch func(g *
 	slices.Sort(latencies)
 	p99 := latencies[len(latencies)*99/100]
 	t.Logf("%d publishes, 99%% within %s", len(latencies), p99)
-	if p99 > time.Second {
+	if p99 > form(10*time.Second, time.Second) { // an upload takes 100 s
 		t.Errorf("the 99th percentile of publishing is %s", p99)
 	}
 }

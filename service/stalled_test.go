@@ -36,7 +36,7 @@ var (
 	crowdRun  = form(2*time.Second, 60*time.Second)
 	crowdRest = form(time.Second, 10*time.Second)
 	// crowdTimeout is the write timeout: the default in the long form.
-	crowdTimeout = form(2500*time.Millisecond, 30*time.Second)
+	crowdTimeout = form(4*time.Second, 30*time.Second)
 	// crowdPairs are runs of crowdPhase with and without stalled ones.
 	crowdPairs = form(0, 15)
 	crowdPhase = 6 * time.Second

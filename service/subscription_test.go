@@ -73,7 +73,7 @@ func TestMessageSizes(t *testing.T) {
 // and resuming there gives the rest.
 func TestSlowSubscriberIsEnded(t *testing.T) {
 	servicetest.OnEachStore(t, nil, func(t *testing.T, db servicetest.Database) {
-		w := newWorld(t, db, func(c *servicetest.Config) { c.Service.WriteTimeout = 500 * time.Millisecond })
+		w := newWorld(t, db, func(c *servicetest.Config) { c.Service.WriteTimeout = 1500 * time.Millisecond })
 		s := stream("slow", "")
 		const n = 4000
 		publishMany(t, w.a, s, n, func(int) string { return strings.Repeat("x", 2000) })

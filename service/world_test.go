@@ -34,6 +34,10 @@ type world struct {
 // wholeBacklog makes everything replayable.
 func wholeBacklog(c *servicetest.Config) { c.Backlog = new(int64(1 << 40)) }
 
+// unhurried ends no subscription for being slow: clients run on the same machine, and what
+// a test does while one takes nothing may take long there.
+func unhurried(c *servicetest.Config) { c.Service.WriteTimeout = 5 * patience }
+
 func newWorld(t *testing.T, db servicetest.Database, options ...func(*servicetest.Config)) *world {
 	t.Helper()
 	w := &world{t: t, db: db, options: append([]func(*servicetest.Config){wholeBacklog}, options...)}
@@ -131,8 +135,6 @@ func publish(t testing.TB, r *servicetest.Replica, f *fanfarev1.NewFrame) *fanfa
 // carries.
 func publishMany(t testing.TB, r *servicetest.Replica, s backlog.StreamName, n int, payload func(i int) string) []*fanfarev1.Position {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	var positions []*fanfarev1.Position
 	for len(positions) < n {
 		var batch []*fanfarev1.NewFrame
@@ -141,7 +143,9 @@ func publishMany(t testing.TB, r *servicetest.Replica, s backlog.StreamName, n i
 			size += len(f.GetPayload())
 			batch = append(batch, f)
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		answer, err := r.Client.PublishBatch(ctx, &fanfarev1.PublishBatchRequest{Frames: batch})
+		cancel()
 		if err != nil {
 			t.Fatalf("publish a batch: %v", err)
 		}
@@ -201,7 +205,7 @@ func subscribeWith(t testing.TB, client fanfarev1.FanfareServiceClient, request 
 // open opens a subscription and does not wait.
 func open(t testing.TB, client fanfarev1.FanfareServiceClient, request *fanfarev1.SubscribeRequest) *reader {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
 	t.Cleanup(cancel)
 	s, err := client.Subscribe(ctx, request)
 	if err != nil {
