@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -84,7 +85,11 @@ func jwkSet(keys ...map[string]any) []byte {
 }
 
 // permitRefetch has the verifier fetch again for the next unknown key.
-func permitRefetch(v *Verifier) { v.jwks.limit = rate.NewLimiter(rate.Every(jwksPause), 1) }
+func permitRefetch(v *Verifier) {
+	v.jwks.mu.Lock()
+	defer v.jwks.mu.Unlock()
+	v.jwks.limit = rate.NewLimiter(rate.Every(jwksPause), 1)
+}
 
 func TestKeysOfAnIssuer(t *testing.T) {
 	i := startIssuer(t)
@@ -344,20 +349,44 @@ func TestWaitingForKeysEndsWithTheCall(t *testing.T) {
 
 // The goroutine that fetches keys ends with its context, and fetches until then.
 func TestKeysAreFetchedAgainAndAgain(t *testing.T) {
-	var fetched atomic.Int64
+	var fetched, status atomic.Int64
+	status.Store(http.StatusOK)
 	transport := http.DefaultTransport
 	http.DefaultTransport = roundTripper(func(*http.Request) (*http.Response, error) {
 		fetched.Add(1)
-		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+		return &http.Response{StatusCode: int(status.Load()), Body: io.NopCloser(bytes.NewReader(jwkSet(jwk(p256Signer(), "ec"))))}, nil
 	})
 	defer func() { http.DefaultTransport = transport }()
 	synctest.Test(t, func(t *testing.T) {
-		newVerifier(t, Config{JWKSURL: "http://issuer.example/keys"})
-		elapse(10*jwksRefresh + time.Second)
-		if n := fetched.Load(); n != 11 {
-			t.Errorf("they were fetched %d times in 50 min", n)
+		v := newVerifier(t, Config{JWKSURL: "http://issuer.example/keys"})
+		look := func(what string, want int64, told Fetches) {
+			t.Helper()
+			synctest.Wait()
+			if got, ok := v.Fetches(); got != told || !ok || fetched.Load() != want {
+				t.Errorf("%s: %d fetches, told are %+v, want %d and %+v", what, fetched.Load(), got, want, told)
+			}
 		}
+		elapse(10*jwksRefresh + time.Second)
+		kept := time.Now().Add(-time.Second)
+		look("in 50 min", 11, Fetches{Succeeded: 11, Last: kept, Keys: 1})
+		// They are tried for sooner while they cannot be fetched, and those that are known
+		// stay, however long that takes.
+		status.Store(http.StatusBadGateway)
+		elapse(jwksRefresh + 24*time.Hour)
+		failed := 24*uint64(time.Hour/jwksRetry) + 1
+		look("in a day without the issuer", 11+int64(failed), Fetches{Succeeded: 11, Failed: failed, Last: kept, Keys: 1})
+		if _, err := v.Verify(t.Context(), p256Signer().sign(t, header("kid", "ec"))); err != nil {
+			t.Errorf("a day after the last fetch: %v", err)
+		}
+		status.Store(http.StatusOK)
+		elapse(jwksRetry)
+		look("when it is back", 12+int64(failed), Fetches{Succeeded: 12, Failed: failed, Last: time.Now().Add(-time.Second), Keys: 1})
+		elapse(jwksRefresh)
+		look("afterwards", 13+int64(failed), Fetches{Succeeded: 13, Failed: failed, Last: time.Now().Add(-time.Second), Keys: 1})
 	})
+	if _, ok := newVerifier(t, Config{Keys: secretSigner().keys(t, "")}).Fetches(); ok {
+		t.Error("without a URL there are fetches")
+	}
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
