@@ -64,6 +64,12 @@ func (h *Handler) answerGet(w http.ResponseWriter, r *http.Request) {
 		c.postpone(reasonLimitReached)
 	default:
 		defer h.leave(c)
+		end, ok := h.config.Begin(r)
+		if !ok {
+			c.postpone(reasonLimitReached)
+			return
+		}
+		defer end()
 		c.serve(r.Context())
 	}
 }

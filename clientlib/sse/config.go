@@ -32,6 +32,11 @@ type Config struct {
 	// other error is trouble that passes, which the browser comes back after, and is
 	// logged. It must not keep streams.
 	Authorize func(r *http.Request, streams []clientlib.Stream) (Grant, error)
+	// Begin is called before a request that Authorize allows is served, for who bounds what
+	// serves others, too, such as connections: not ok has the browser come back
+	// (LIMIT_REACHED), and end is called when the stream has ended. It may be called by
+	// many goroutines, and must not block. Nil: always ok.
+	Begin func(r *http.Request) (end func(), ok bool)
 	// Parameters are those of the query that Authorize looks at, beside a [Signer]'s. Other
 	// unknown ones are refused with 400.
 	Parameters []string
@@ -132,6 +137,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxRelayBytes, defaultMaxRelayBytes)
 	setDefault(&c.MaxReplays, defaultMaxReplays)
 	setDefault(&c.MaxReplayBytes, defaultMaxReplayBytes)
+	if c.Begin == nil {
+		c.Begin = func(*http.Request) (func(), bool) { return func() {}, true }
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

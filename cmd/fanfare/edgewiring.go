@@ -46,14 +46,14 @@ func (p *program) edge(ctx context.Context, o *edgeOptions, logger *slog.Logger)
 	client := clientlib.New(conn, append(o.identity(), clientlib.WithSession(), clientlib.WithLogger(logger))...)
 	access := &webAccess{verifier: verifier, cookie: o.web.cookie, signer: o.web.signer}
 	config := o.web.events(logger)
-	config.Authorize, config.MaxConnections = access.authorize, web.places.limit
+	config.Authorize, config.Begin, config.MaxConnections = access.authorize, web.hold, web.places.limit
 	events := sse.New(client, config)
 	parts.AtEnd(func() {
 		events.Close()
 		_ = client.Close()
 	})
 	routes := &webRoutes{health: health.handler(events.Stats), events: events, access: access, origins: o.web.allowedOrigins}
-	web.answer(routes.handler(web))
+	web.answer(routes.handler())
 	parts.Start("servers", func(ctx context.Context) error { return health.watch(ctx, logger) })
 	unanswered := time.After(time.Second)
 	for connected := false; !connected; {

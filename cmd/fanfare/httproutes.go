@@ -29,15 +29,13 @@ type webRoutes struct {
 	console bool
 }
 
-// handler serves the routes on w.
-func (routes *webRoutes) handler(w *webServer) http.Handler {
+func (routes *webRoutes) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", routes.health)
 	mux.Handle("/livez", routes.health)
 	mux.Handle("/fanfare.js", browser.Handler())
-	events := w.streaming(routes.events)
-	mux.Handle(streamsPath, events)
-	mux.Handle(streamsPath+"/", events)
+	mux.Handle(streamsPath, routes.events)
+	mux.Handle(streamsPath+"/", routes.events)
 	mux.Handle(signPath, corsFor(routes.origins, true)(only(http.MethodPost, routes.sign)))
 	if routes.calls != nil {
 		mux.HandleFunc("GET /openapi.json", serveDescription)
@@ -57,17 +55,6 @@ func (routes *webRoutes) handler(w *webServer) http.Handler {
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { transcode.Refuse(w, http.StatusNotFound, nothing) })
 	return mux
-}
-
-// streaming has connections keep their places while next, which replaces the server's
-// times by bounds of each write, answers on them.
-func (w *webServer) streaming(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
-		if release, ok := w.hold(request); ok {
-			defer release()
-		}
-		next.ServeHTTP(response, request)
-	})
 }
 
 // only answers requests of one method.

@@ -73,12 +73,12 @@ func (o *serveOptions) openSite(web *webServer, server *service.Server, verifier
 	s.client = clientlib.New(s.conn, append(o.insideIdentity(verifier), clientlib.WithSession())...)
 	access := &webAccess{verifier: verifier, cookie: o.web.cookie, signer: o.web.signer}
 	config := s.waiting
-	config.Authorize, config.MaxConnections = access.authorize, web.places.limit
+	config.Authorize, config.Begin, config.MaxConnections = access.authorize, web.hold, web.places.limit
 	// Clients of the protocol have the other half.
 	config.MaxRelays = max(1, min(o.maxSubscriptions, o.maxSessionSubscriptions)/2)
 	s.events = sse.New(s.client, config)
 	routes := &webRoutes{health: server.HTTPHandler(), events: s.events, calls: s.calls, access: access, origins: o.web.allowedOrigins, console: true}
-	web.answer(routes.handler(web))
+	web.answer(routes.handler())
 	opened = true
 	return s, nil
 }

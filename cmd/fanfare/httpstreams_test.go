@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -138,10 +139,7 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 }
 
 // connectSubscribe subscribes by the Connect protocol on a connection of its own.
-func connectSubscribe(t *testing.T, site string) interface {
-	io.Reader
-	SetReadDeadline(time.Time) error
-} {
+func connectSubscribe(t *testing.T, site string) net.Conn {
 	t.Helper()
 	conn := dialSite(t, site)
 	message := `{"channel":"c","scope":"s","live":true}`
@@ -252,6 +250,26 @@ func TestStreamsAmongManyConnections(t *testing.T) {
 		}
 	}
 	tabs[0].close()
+	eventually(t, "a place is free again", func() bool {
+		tab := open(t, nil, site+"/v1/streams/c/s")
+		defer tab.close()
+		return tab.next().Type != "fanfare.reconnect"
+	})
+}
+
+// Symptom: where streaming calls had all the places for streams, an event stream was let in
+// as well, and cut without a word when a new connection came. It is told to come again.
+func TestEventStreamsAndCallsShareThePlaces(t *testing.T) {
+	t.Parallel()
+	s := startEmbedded(t, "--http-max-connections", "2")
+	site := siteURL(t, s.stdout)
+	connectSubscribe(t, site)
+	call := connectSubscribe(t, site)
+	late := open(t, nil, site+"/v1/streams/c/s")
+	if event := late.next(); event.Type != "fanfare.reconnect" || !strings.Contains(event.Data, "LIMIT_REACHED") {
+		t.Errorf("one too many: %+v", event)
+	}
+	call.Close()
 	eventually(t, "a place is free again", func() bool {
 		tab := open(t, nil, site+"/v1/streams/c/s")
 		defer tab.close()
