@@ -28,8 +28,8 @@ const (
 // expires within ten seconds, or within a minute or a fifth of its time while a session
 // uses it: then a new one is wanted. ctx ends with the call that the token is for.
 //
-// An error, and a token with spaces, control characters or anything but ASCII, fails a
-// publish at once. Subscriptions are interrupted, and try again as publishers do.
+// An error, and a token that is not printable ASCII, fails a publish at once.
+// Subscriptions are interrupted, and try again as publishers do.
 type TokenSource func(ctx context.Context, refresh bool) (string, error)
 
 // Option configures a [Client].

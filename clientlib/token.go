@@ -64,8 +64,8 @@ func (c *tokenCache) get(ctx context.Context, refused string) (string, error) {
 // checkToken is the error of a token that no header carries, such as one that was read
 // from a file with its line break: grpc would say that of a call, without what is wrong.
 func checkToken(token string) error {
-	if i := strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
-		return fmt.Errorf("byte %d of the token is a space, a control character or not ASCII", i)
+	if i := strings.IndexFunc(token, func(r rune) bool { return r < ' ' || r > '~' }); i >= 0 {
+		return fmt.Errorf("byte %d of the token is not printable ASCII", i)
 	}
 	return nil
 }

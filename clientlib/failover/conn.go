@@ -43,7 +43,8 @@ type Conn struct {
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
 
-// New returns a Conn, which connects when it is first used. The caller closes it.
+// New returns a Conn, which connects when it is first used. The caller closes it. An
+// error is one of cfg.
 func New(cfg Config) (*Conn, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.check(); err != nil {
@@ -104,7 +105,8 @@ func (c *Conn) UsesHub() bool { return c.State().Hub }
 func (c *Conn) usesHubLocked() bool { return c.cfg.Mode != OwnOnly && c.way.hub != nil }
 
 // Close ends all calls and the own server, and waits for that. Unary calls that go on
-// where the Conn has left are ended, too.
+// where the Conn has left are ended, too. Calls that begin later are CANCELED. It returns
+// nil, and does nothing the second time.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -80,18 +80,52 @@ func ExampleNew() {
 }
 
 // With the hub alone, a worker that may not, or need not, reach the database waits for
-// the hub.
+// the hub. A process on a host without a hub serves itself from the beginning.
 func ExampleMode() {
+	for _, cfg := range []failover.Config{
+		{Hub: "unix:///run/fanfare/fanfare.sock", Mode: failover.HubOnly},
+		{Database: "postgres://app@db.internal/app", Mode: failover.OwnOnly},
+	} {
+		conn, err := failover.New(cfg)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(cfg.Mode, conn.UsesHub())
+		conn.Close()
+	}
+	// Output:
+	// hub only true
+	// own only false
+}
+
+// What a team wants to know of when a worker has left its hub.
+func ExampleReason() {
+	what := func(reason failover.Reason) string {
+		switch reason {
+		case failover.Absent, failover.Lost:
+			return "start the hub again"
+		case failover.NotAcknowledged:
+			return "look what holds the hub up"
+		case failover.Evicted:
+			return "look what holds this worker up"
+		default:
+			return "look into the log"
+		}
+	}
 	conn, err := failover.New(failover.Config{
-		Hub:  "unix:///run/fanfare/fanfare.sock",
-		Mode: failover.HubOnly,
+		Hub:      "unix:///run/fanfare/fanfare.sock",
+		Database: "postgres://app@db.internal/app",
+		Mode:     failover.Automatic, // as without it
+		OnFailover: func(reason failover.Reason, err error) {
+			log.Println(what(reason)+":", err)
+		},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Println(conn.UsesHub())
-	// Output: true
+	fmt.Println(what(failover.Evicted))
+	// Output: look what holds this worker up
 }
 
 // A health page tells operators which workers serve themselves.
