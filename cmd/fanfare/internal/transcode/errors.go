@@ -38,6 +38,7 @@ const (
 	maxErrorBytes = 64 << 10
 	reasonLimit   = "LIMIT_REACHED"
 	reasonField   = "INVALID_FIELD"
+	reasonUnknown = "OUTCOME_UNKNOWN"
 	// errorDomain is that of the server's own reasons.
 	errorDomain = "fanfare.dev"
 )

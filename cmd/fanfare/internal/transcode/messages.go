@@ -43,6 +43,9 @@ type messages struct {
 	deadline *readDeadline
 	timeout  time.Duration
 
+	// publishes is true if what was handed on may have been stored, unanswered; begun, if
+	// anything was.
+	publishes, begun bool
 	// rest is what has not been handed on of the message that was read last.
 	rest []byte
 }
@@ -83,6 +86,7 @@ func (m *messages) next() error {
 			return m.invalid("%s", requestMessage(err))
 		}
 	}
+	m.begun = true
 	m.rest = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	m.held.shrink(int64(cap(m.rest)))
 	return nil
@@ -135,6 +139,9 @@ func (m *messages) invalid(format string, args ...any) error {
 // explain keeps for the client why its message was not read.
 func (m *messages) explain(err error) error {
 	switch {
+	case errors.Is(err, errNoMemory) && m.publishes && m.begun:
+		// UNAVAILABLE says that nothing was stored.
+		return m.fault.set(codes.Unknown, reasonUnknown, "the server reads as many requests over HTTP as it may; this message was not sent to the server, and whether what was not answered is stored is not known")
 	case errors.Is(err, errNoMemory):
 		return m.fault.set(codes.Unavailable, reasonLimit, "the server reads as many requests over HTTP as it may; this message was not sent to the server; try again")
 	case errors.Is(err, os.ErrDeadlineExceeded):

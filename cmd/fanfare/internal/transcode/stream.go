@@ -41,7 +41,7 @@ func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	defer deadline.end()
 	in := &messages{
 		ReadCloser: r.Body, held: held, body: func(in io.Reader) ([]byte, error) { return held.body(ctx, in) },
-		limit: h.maxBodyBytes, unpack: unpacks(r), fault: fault,
+		limit: h.maxBodyBytes, unpack: unpacks(r), fault: fault, publishes: publishes[r.URL.Path],
 		deadline: deadline, timeout: h.config.UnaryTimeout,
 	}
 	var out http.ResponseWriter = stream

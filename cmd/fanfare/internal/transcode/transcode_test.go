@@ -30,6 +30,17 @@ type upstreamServer struct {
 	fanfarev1.UnimplementedFanfareServiceServer
 	getStream func(context.Context) (*fanfarev1.GetStreamResponse, error)
 	subscribe func(grpc.ServerStreamingServer[fanfarev1.SubscribeResponse]) error
+	publish   func(context.Context)
+}
+
+func (s *upstreamServer) Publish(ctx context.Context, _ *fanfarev1.PublishRequest) (*fanfarev1.PublishResponse, error) {
+	s.publish(ctx)
+	return &fanfarev1.PublishResponse{}, nil
+}
+
+func (s *upstreamServer) PublishStream(stream grpc.BidiStreamingServer[fanfarev1.PublishStreamRequest, fanfarev1.PublishStreamResponse]) error {
+	s.publish(stream.Context())
+	return nil
 }
 
 func (s *upstreamServer) GetStream(ctx context.Context, _ *fanfarev1.GetStreamRequest) (*fanfarev1.GetStreamResponse, error) {

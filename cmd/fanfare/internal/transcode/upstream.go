@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -19,6 +20,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
 
 const (
@@ -45,7 +48,13 @@ func newUpstream(dial func(context.Context) (net.Conn, error), logger *slog.Logg
 	protocols.SetUnencryptedHTTP2(true)
 	u := &upstream{
 		transport: &http.Transport{
-			DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				conn, err := dial(ctx)
+				if err != nil {
+					err = &dialError{err}
+				}
+				return conn, err
+			},
 			Protocols:          &protocols,
 			DisableCompression: true,
 			HTTP2: &http.HTTP2Config{
@@ -91,10 +100,55 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if f.begun = true; f.read != nil {
 			f.read()
 		}
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		// The transport sends it again if the server goes before it has looked at it.
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		r.Body, _ = r.GetBody()
+		r.ContentLength = int64(len(body))
 	}
+	r, cancel := withDeadline(r)
+	defer cancel()
 	u.proxy.ServeHTTP(w, r)
 }
+
+// withDeadline has the call end at the deadline that its client gives it, or at its
+// context's if that is sooner, and has the server know. The server does not end it before:
+// it would reset the call, which here would be taken for a lost connection.
+func withDeadline(r *http.Request) (*http.Request, context.CancelFunc) {
+	timeout, given := grpcTimeout(r.Header.Get("Grpc-Timeout"))
+	deadline, ok := r.Context().Deadline()
+	switch left := time.Until(deadline); {
+	case given && (!ok || timeout < left):
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
+		return r.WithContext(ctx), cancel
+	case ok:
+		r.Header.Set("Grpc-Timeout", strconv.FormatInt(max(left.Milliseconds(), 0)+1, 10)+"m")
+	}
+	return r, func() {}
+}
+
+var timeoutUnits = map[byte]time.Duration{
+	'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+}
+
+// grpcTimeout reads a timeout as gRPC writes it: at most 8 digits, and a unit. It is false if
+// there is none, or the server is to say that it is none.
+func grpcTimeout(text string) (time.Duration, bool) {
+	if len(text) < 2 || len(text) > 9 {
+		return 0, false
+	}
+	unit, value := timeoutUnits[text[len(text)-1]], text[:len(text)-1]
+	n, err := strconv.ParseUint(value, 10, 32)
+	if err != nil || unit == 0 {
+		return 0, false
+	}
+	if time.Duration(n) > math.MaxInt64/unit {
+		return math.MaxInt64, true
+	}
+	return time.Duration(n) * unit, true
+}
+
+// dialError is that no server was reached.
+type dialError struct{ error }
 
 func (u *upstream) close() { u.transport.CloseIdleConnections() }
 
@@ -120,16 +174,11 @@ func rewrite(r *httputil.ProxyRequest) {
 	r.Out.Header.Set("Te", "trailers")
 	// Who has connected, for the server's log; not what the client says of that itself.
 	r.Out.Header.Set("X-Forwarded-For", r.In.RemoteAddr)
-	if deadline, ok := r.In.Context().Deadline(); ok && r.Out.Header.Get("Grpc-Timeout") == "" {
-		// Not before the deadline: the server resets the call then, which here would be
-		// taken for a lost connection.
-		r.Out.Header.Set("Grpc-Timeout", strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 0)+1, 10)+"m")
-	}
 }
 
 // unreachable answers a call that no server has answered, as gRPC does.
 func (u *upstream) unreachable(w http.ResponseWriter, r *http.Request, err error) {
-	endWith(w, u.statusOf(r.Context(), err))
+	endWith(w, u.statusOf(r, err))
 }
 
 // endWith is an answer of gRPC that is nothing but an error.
@@ -149,18 +198,33 @@ func setStatus(header http.Header, st *status.Status) {
 	}
 }
 
-func (u *upstream) statusOf(ctx context.Context, err error) *status.Status {
+func (u *upstream) statusOf(r *http.Request, err error) *status.Status {
+	ctx := r.Context()
 	if st := streamFaultOf(ctx); st != nil {
 		return st
 	}
+	// By the clock: timers may be late, and the server's earlier.
+	deadline, limited := ctx.Deadline()
 	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case limited && !time.Now().Before(deadline):
 		return status.New(codes.DeadlineExceeded, "the call's deadline has passed")
 	case ctx.Err() != nil:
 		return status.New(codes.Canceled, "the call was cancelled")
 	}
 	u.logger.Debug("a call over HTTP was not answered", "error", err)
+	var notReached *dialError
+	if publishes[r.URL.Path] && !errors.As(err, &notReached) {
+		// UNAVAILABLE says that nothing was stored.
+		return withReason(codes.Unknown, reasonUnknown, "the connection to the server was lost; whether what was not answered is stored is not known")
+	}
 	return status.New(codes.Unavailable, "the server cannot be reached, or the connection to it was lost")
+}
+
+// publishes are the calls that store frames.
+var publishes = map[string]bool{
+	fanfarev1.FanfareService_Publish_FullMethodName:       true,
+	fanfarev1.FanfareService_PublishBatch_FullMethodName:  true,
+	fanfarev1.FanfareService_PublishStream_FullMethodName: true,
 }
 
 // endInOrder has an answer that breaks off end with a status. The proxy would break
@@ -187,7 +251,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	}
 	// All is not well, either, if the server has sent all and not all was passed on.
 	a.response.Trailer = http.Header{}
-	setStatus(a.response.Trailer, a.upstream.statusOf(ctx, err))
+	setStatus(a.response.Trailer, a.upstream.statusOf(a.response.Request, err))
 	return n, io.EOF
 }
 
