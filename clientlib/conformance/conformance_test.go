@@ -75,6 +75,7 @@ func runCase(t *testing.T, f *fleet, command []string, s script, session bool) b
 		published: make(map[string][]published),
 		scopes:    make(map[string]string),
 		closed:    make(map[string]bool),
+		away:      make(map[string]bool),
 	}
 	defer r.publishers.Wait()
 	for _, step := range s.Steps {
@@ -89,8 +90,9 @@ func agents(t *testing.T) map[string][]string {
 		return map[string][]string{"own": strings.Fields(command)}
 	}
 	return map[string][]string{
-		"go":         {built(t, "goagent", "./goagent")},
-		"python":     {"../python/agent.sh"},
-		"typescript": {"../typescript/agent.sh"},
+		"go":             {built(t, "goagent", "./goagent")},
+		"python":         {"../python/agent.sh"},
+		"python asyncio": {"../python/agent.sh", "asyncio"},
+		"typescript":     {"../typescript/agent.sh"},
 	}
 }

@@ -43,6 +43,7 @@ type run struct {
 	renewsInTime bool
 	scopes       map[string]string // of subscriptions, by id
 	closed       map[string]bool   // scopes that were closed after their newest frame
+	away         map[string]bool   // subscriptions that could not begin, by id
 	commands     int
 }
 

@@ -101,6 +101,8 @@ type expectStep struct {
 // expectation has exactly one field set.
 type expectation struct {
 	Subscribed map[string]any `json:"subscribed,omitempty"`
+	// Interrupted is for one failed call or more.
+	Interrupted bool `json:"interrupted,omitempty"`
 	// Frames is "FROM-TO" or "NUMBER", of those published to the scope.
 	Frames   string         `json:"frames,omitempty"`
 	CaughtUp string         `json:"caught_up,omitempty"`

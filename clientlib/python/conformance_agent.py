@@ -1,8 +1,10 @@
 """The agent of ../conformance/README.md: takes commands, tells events, one JSON object a
-line, and uses nothing of the client but what its users have."""
+line, and uses nothing of the client but what its users have. With the argument asyncio
+it uses fanfare.aio."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
@@ -12,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Optional
 
 from fanfare import (
+    aio,
     CaughtUp,
     Client,
     Closed,
@@ -44,64 +47,62 @@ def tell_error(error: FanfareError, **fields: Any) -> None:
     tell("error", **fields, code=error.code.name, reason=error.reason)
 
 
+class Tokens:
+    """Those that the source of the client has left."""
+
+    def __init__(self) -> None:
+        self.left: List[str] = []
+
+    def source(self, refresh: bool) -> str:
+        """Returns the next token if that is wanted and there is one."""
+        if refresh and len(self.left) > 1:
+            self.left.pop(0)
+        return self.left[0]
+
+
 class Agent:
+    """With threads."""
+
     def __init__(self) -> None:
         self.client: Client
         self.subscriptions: Dict[str, Subscription] = {}
         self.readers: Dict[str, threading.Thread] = {}
-        # Those that the source of the client has left.
-        self.tokens: List[str] = []
+        self.tokens = Tokens()
         # One thread, so that frames keep the order of their commands.
         self.publisher = ThreadPoolExecutor(1)
 
+    def run(self) -> None:
+        for line in sys.stdin:
+            command = json.loads(line)
+            if command["op"] == "quit":
+                break
+            self.take(command)
+        self.quit()
+
     def take(self, command: Message) -> None:
-        op = getattr(self, "op_" + command["op"], None)
-        if op is None:
-            tell("error", id=command.get("id"), code="UNIMPLEMENTED", reason="")
+        op, id = command["op"], command.get("id", "")
+        if op == "connect":
+            self.client = Client(command["targets"], token=self.tokens.source if command.get("tokens") else None)
+            tell("connected", language="python", features=[])
+        elif op == "tokens":
+            self.tokens.left = command["tokens"]
+        elif op in ("publish", "publish_batch"):
+            self.publisher.submit(answering, command, lambda: self.publish(command))
+        elif op == "subscribe":
+            subscription = self.client.subscribe(command["channel"], command["scope"], start(command["start"]))
+            reader = threading.Thread(target=follow, args=(id, subscription))
+            self.subscriptions[id], self.readers[id] = subscription, reader
+            reader.start()
+        elif op == "unsubscribe":
+            self.subscriptions[id].close()  # its reader tells that it ended
         else:
-            op(command)
+            tell("error", id=id, code="UNIMPLEMENTED", reason="")
 
-    def op_connect(self, command: Message) -> None:
-        self.client = Client(command["targets"], token=self.token if command.get("tokens") else None)
-        tell("connected", language="python", features=[])
-
-    def op_tokens(self, command: Message) -> None:
-        self.tokens = command["tokens"]
-
-    def token(self, refresh: bool) -> str:
-        """Returns the next token if that is wanted and there is one."""
-        if refresh and len(self.tokens) > 1:
-            self.tokens.pop(0)
-        return self.tokens[0]
-
-    def op_publish(self, command: Message) -> None:
-        frame = new_frame(command)
-
-        def publish() -> None:
-            result = self.client.publish(**vars(frame))
-            tell("published", id=command["id"], **published(result))
-
-        self.publisher.submit(answering, command, publish)
-
-    def op_publish_batch(self, command: Message) -> None:
-        frames = [new_frame(frame) for frame in command["frames"]]
-
-        def publish() -> None:
-            results = self.client.publish_batch(frames)
-            tell("published_batch", id=command["id"], results=[published(result) for result in results])
-
-        self.publisher.submit(answering, command, publish)
-
-    def op_subscribe(self, command: Message) -> None:
-        id = command["id"]
-        subscription = self.client.subscribe(command["channel"], command["scope"], start(command["start"]))
-        reader = threading.Thread(target=follow, args=(id, subscription))
-        self.subscriptions[id], self.readers[id] = subscription, reader
-        reader.start()
-
-    def op_unsubscribe(self, command: Message) -> None:
-        # Its reader tells that it ended.
-        self.subscriptions[command["id"]].close()
+    def publish(self, command: Message) -> None:
+        if command["op"] == "publish":
+            tell_published(command, self.client.publish(**vars(new_frame(command))))
+        else:
+            tell_published_batch(command, self.client.publish_batch(map(new_frame, command["frames"])))
 
     def quit(self) -> None:
         self.publisher.shutdown()
@@ -130,6 +131,69 @@ def follow(id: str, subscription: Subscription) -> None:
         tell_error(error, id=id)
     else:
         tell("ended", id=id)
+
+
+class AioAgent:
+    """With asyncio."""
+
+    def __init__(self) -> None:
+        self.client: aio.Client
+        self.subscriptions: Dict[str, aio.Subscription] = {}
+        self.tasks: List["asyncio.Task[None]"] = []
+        self.tokens = Tokens()
+        # First come, first served, so that frames keep the order of their commands.
+        self.publishing = asyncio.Lock()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            command = json.loads(await loop.run_in_executor(None, sys.stdin.readline) or '{"op": "quit"}')
+            if command["op"] == "quit":
+                break
+            await self.take(command)
+        if hasattr(self, "client"):
+            await self.client.close()
+        await asyncio.gather(*self.tasks)
+
+    async def take(self, command: Message) -> None:
+        op, id = command["op"], command.get("id", "")
+        if op == "connect":
+            self.client = aio.Client(command["targets"], token=self.token if command.get("tokens") else None)
+            tell("connected", language="python", features=[])
+        elif op == "tokens":
+            self.tokens.left = command["tokens"]
+        elif op in ("publish", "publish_batch"):
+            self.tasks.append(asyncio.create_task(self.publish(command)))
+        elif op == "subscribe":
+            subscription = self.client.subscribe(command["channel"], command["scope"], start(command["start"]))
+            self.subscriptions[id] = subscription
+            self.tasks.append(asyncio.create_task(self.follow(id, subscription)))
+        elif op == "unsubscribe":
+            self.subscriptions[id].close()
+        else:
+            tell("error", id=id, code="UNIMPLEMENTED", reason="")
+
+    async def token(self, refresh: bool) -> str:
+        return self.tokens.source(refresh)
+
+    async def publish(self, command: Message) -> None:
+        try:
+            async with self.publishing:
+                if command["op"] == "publish":
+                    tell_published(command, await self.client.publish(**vars(new_frame(command))))
+                else:
+                    tell_published_batch(command, await self.client.publish_batch(map(new_frame, command["frames"])))
+        except FanfareError as error:
+            tell_error(error, id=command["id"])
+
+    async def follow(self, id: str, subscription: aio.Subscription) -> None:
+        try:
+            async for event in subscription:
+                tell_event(id, event)
+        except FanfareError as error:
+            tell_error(error, id=id)
+        else:
+            tell("ended", id=id)
 
 
 def tell_event(id: str, event: Event) -> None:
@@ -178,6 +242,14 @@ def text(position: Optional[Position]) -> Optional[str]:
     return None if position is None else str(position)
 
 
+def tell_published(command: Message, result: Published) -> None:
+    tell("published", id=command["id"], **published(result))
+
+
+def tell_published_batch(command: Message, results: List[Published]) -> None:
+    tell("published_batch", id=command["id"], results=[published(result) for result in results])
+
+
 def published(result: Published) -> Message:
     return {"position": text(result.position), "duplicate": result.duplicate}
 
@@ -207,13 +279,14 @@ def start(command: Message) -> Start:
 
 def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="python agent: %(message)s")
-    agent = Agent()
-    for line in sys.stdin:
-        command = json.loads(line)
-        if command["op"] == "quit":
-            break
-        agent.take(command)
-    agent.quit()
+    if sys.argv[1:] == ["asyncio"]:
+        asyncio.run(with_asyncio())
+    else:
+        Agent().run()
+
+
+async def with_asyncio() -> None:
+    await AioAgent().run()
 
 
 if __name__ == "__main__":

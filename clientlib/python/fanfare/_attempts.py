@@ -35,12 +35,12 @@ _SETTLING = frozenset(
 
 
 class Attempts:
-    """The attempts of one call, in all at most ``timeout`` seconds and each at most
-    ``attempt_timeout``.
+    """The attempts of one call, in all at most ``timeout`` seconds.
 
-    ``safe`` says that the call may be executed twice and has an effect once. One that
-    is not is made again only if the one before was certainly not executed, and ends
-    with `OutcomeUnknown` if it may have been.
+    ``safe`` says that the call may be executed twice and has an effect once. Each
+    attempt then takes at most ``attempt_timeout`` seconds. A call that is not safe is
+    made again only if the one before was certainly not executed, and ends with
+    `OutcomeUnknown` if it may have been.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Attempts:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._safe = safe
-        self._attempt_timeout = attempt_timeout
+        self._attempt_timeout = attempt_timeout if safe else timeout
         self._backoff = backoff
         self._clock = clock
         self._end = clock() + timeout

@@ -11,6 +11,7 @@ import grpc
 from ._access import Access, TokenCache
 from ._attempts import Attempts
 from ._backoff import Backoff
+from ._requests import check_stream
 from ._resumption import Hole, Received, Resumption
 from ._targets import Targets
 from .errors import FanfareError, helps_elsewhere
@@ -35,8 +36,8 @@ class ClientBase(Generic[Connection]):
         has_source: bool,
     ) -> None:
         Backoff(*backoff)  # refuses bounds that are none
-        if idle_timeout <= 0:
-            raise ValueError("idle_timeout must be above 0")
+        for name, seconds in (("timeout", timeout), ("attempt_timeout", attempt_timeout), ("idle_timeout", idle_timeout)):
+            check_seconds(name, seconds)
         self._targets = Targets(targets, connect)
         self._timeout = timeout
         self._attempt_timeout = attempt_timeout
@@ -49,10 +50,15 @@ class ClientBase(Generic[Connection]):
         return Access(self._has_source)
 
     def _attempts(self, safe: bool, timeout: Optional[float]) -> Attempts:
-        timeout = self._timeout if timeout is None else timeout
+        if timeout is None:
+            timeout = self._timeout
+        check_seconds("timeout", timeout)
         return Attempts(safe, timeout, self._attempt_timeout, Backoff(*self._backoff))
 
     def _resumption(self, channel: str, scope: str, start: Start) -> Resumption:
+        if not isinstance(start, Start):
+            raise TypeError(f"start must be a Start, as Start.after(position) is, not {type(start).__name__}")
+        check_stream(channel, scope)
         return Resumption(channel, scope, start, Backoff(*self._backoff))
 
 
@@ -108,16 +114,20 @@ class SubscriptionBase(Generic[Connection]):
     def _rest(self, error: Optional[FanfareError]) -> None:
         """Decides when the next call is made, if one is."""
         try:
-            pause = self._resumption.ended(error, renews=self._access.renews(error))
+            interrupted = self._resumption.ended(error, renews=self._access.renews(error))
         except FanfareError as final:
             self._failure = final
-            pause = None
-        if pause is None:
+            interrupted = None
+        if interrupted is None:
             self._over = True
             return
-        self._resume_at = time.monotonic() + pause.seconds
-        if pause.event is not None:
-            self._ready.append(Received(pause.event, self._resumption.position))
+        self._resume_at = time.monotonic() + interrupted.retry_in
+        self._ready.append(Received(interrupted, self._resumption.position))
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    if not seconds > 0:
+        raise ValueError(f"{name} must be above 0 s, and is {seconds}")
 
 
 def nothing_came(limit: float) -> FanfareError:

@@ -37,13 +37,6 @@ class Received(NamedTuple):
     position: Position
 
 
-class Pause(NamedTuple):
-    """How many seconds to wait before the next call, and what the reader is told."""
-
-    seconds: float
-    event: Optional[Interrupted]
-
-
 class Hole(FanfareError):
     """The server skipped frames without a Gap. What came before them is ``received``."""
 
@@ -75,6 +68,8 @@ class Resumption:
         self._seen_ephemeral = False
         self._holes = 0
         self._interrupted = False
+        # Calls in a row that were never in force.
+        self._failures = 0
         self._begin_call()
 
     def _begin_call(self) -> None:
@@ -151,11 +146,13 @@ class Resumption:
 
     def _take_subscribed(self, message: pb.Subscribed, received: List[Received]) -> None:
         self._subscribed = True
+        self._failures = 0
         event = Subscribed(
             head=position_of(message.head),
             oldest=message.oldest,
             resume_after=position_of(message.resume_after),
             resumed=message.resumed,
+            ephemeral=message.ephemeral,
         )
         if self._position is None:
             # One that resumed keeps its position: if that is not good, a Gap follows,
@@ -164,7 +161,7 @@ class Resumption:
         elif not event.resumed:
             self._owes_gap = True
         received.append(Received(event, self.position))
-        self._seen_ephemeral = self._seen_ephemeral or message.ephemeral
+        self._seen_ephemeral = self._seen_ephemeral or event.ephemeral
         if self._interrupted and self._seen_ephemeral:
             missed = Gap(
                 reason=GapReason.EPHEMERAL_MAYBE_MISSED,
@@ -201,10 +198,10 @@ class Resumption:
         self._move_to(gap.resume_after, gap.head)
         return None if waits else gap
 
-    def ended(self, error: Optional[FanfareError], renews: bool = False) -> Optional[Pause]:
+    def ended(self, error: Optional[FanfareError], renews: bool = False) -> Optional[Interrupted]:
         """Takes the end of a call, with its error or None if it ended OK, and whether
-        the next one has another token. Returns None if the stream was closed, and
-        raises the error if the next call would fail as well."""
+        the next one has another token. Returns what the reader is told, None if the
+        stream was closed, and raises the error if the next call would fail as well."""
         if self._closed:
             return None
         if error is None:
@@ -218,13 +215,20 @@ class Resumption:
         if self._subscribed and self._clock() - self._began >= HEALTHY:
             self._backoff.reset()
         seconds = self._backoff.next(error.retry_in if self._retry_in is None else self._retry_in)
-        if self._subscribed:
-            self._interrupted = True
-            return Pause(seconds, Interrupted(error, seconds))
-        logger.warning(
-            "subscribing to %r, scope %r: %s; again in %.1f s", self._channel, self._scope, error, seconds
-        )
-        return Pause(seconds, None)
+        self._interrupted = self._interrupted or self._subscribed
+        if not self._subscribed:
+            self._log(error, seconds)
+        return Interrupted(error, seconds)
+
+    def _log(self, error: FanfareError, seconds: float) -> None:
+        """Tells of calls that could not begin, the first in a row, the second, the
+        fourth, …: who asks for frames alone hears nothing of a server that is away."""
+        self._failures += 1
+        if self._failures & (self._failures - 1) == 0:
+            logger.warning(
+                "subscribing to %r, scope %r failed %d times: %s; again in %.1f s",
+                self._channel, self._scope, self._failures, error, seconds,
+            )
 
 
 def _seconds(duration: Any) -> float:

@@ -6,11 +6,12 @@ import random
 import threading
 from typing import Any, Callable, Dict, Generic, List, Sequence, Tuple, TypeVar, Union
 
-# A connection that went silent is found within half a minute, and one that cannot be
-# made is given up in seconds, for another target. The server allows a ping each 10 s.
+# A connection that went silent is found within 20 s, before a publish gives up, and one
+# that cannot be made is given up in seconds, for another target. The server allows a
+# ping each 10 s.
 CHANNEL_OPTIONS: Tuple[Tuple[str, Any], ...] = (
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),

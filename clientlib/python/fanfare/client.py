@@ -53,8 +53,8 @@ class Client(ClientBase[_Connection]):
     are encrypted. ``options`` are gRPC channel options, beside and before those that
     the client sets.
 
-    A call that publishes ends within ``timeout`` seconds, each of its attempts within
-    ``attempt_timeout``. ``backoff`` is the shortest and the longest bound, in seconds,
+    A call that publishes ends within ``timeout`` seconds; an attempt that gets no answer
+    within ``attempt_timeout`` is followed by another one, if that is safe. ``backoff`` is the shortest and the longest bound, in seconds,
     of the random time between attempts of a call or a subscription. A subscription to
     which nothing came for ``idle_timeout`` seconds, not even the heartbeat that servers
     send every 15, takes its call for dead and resumes; that counts while it is read.

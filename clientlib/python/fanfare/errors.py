@@ -71,13 +71,17 @@ _CLASSES: Dict[str, Type[FanfareError]] = {
 }
 
 
+# How grpc's messages begin of calls that reached no server.
+_NEVER_SENT = ("failed to connect to all addresses", "connections to all backends failing", "DNS resolution failed")
+
+
 def error_of(error: grpc.RpcError) -> FanfareError:
     """Returns what grpc raised as an error of this package."""
     code: grpc.StatusCode = error.code()
     message: str = error.details() or ""
     metadata = error.trailing_metadata() or ()
     details = details_of(metadata)
-    if code is grpc.StatusCode.UNAVAILABLE and not details.reason:
+    if code is grpc.StatusCode.UNAVAILABLE and not details.reason and not message.startswith(_NEVER_SENT):
         # Why a connection is not there any more, such as a peer's GOAWAY, is there alone.
         message = f"{message} [{error.debug_error_string()}]"
     return _CLASSES.get(details.reason, FanfareError)(
@@ -102,9 +106,7 @@ def outcome_unknown(cause: FanfareError) -> OutcomeUnknown:
 def never_sent(error: FanfareError) -> bool:
     """Whether the call certainly reached no server. grpc tells it in words alone; what
     is not recognised counts as sent."""
-    return error.code is grpc.StatusCode.UNAVAILABLE and not error.reason and error.message.startswith(
-        ("failed to connect to all addresses", "connections to all backends failing")
-    )
+    return error.code is grpc.StatusCode.UNAVAILABLE and not error.reason and error.message.startswith(_NEVER_SENT)
 
 
 def helps_elsewhere(error: FanfareError) -> bool:

@@ -17,13 +17,14 @@ class Subscribed:
     It comes first, and again after each `Interrupted`. ``head`` is the stream's newest
     position, ``oldest`` the oldest sequence that may be replayed. Delivery begins after
     ``resume_after``, unless a `Gap` follows. ``resumed``: it began with a position and
-    nothing is missing.
+    nothing is missing. ``ephemeral``: the stream has ever carried an ephemeral frame.
     """
 
     head: Position
     oldest: int
     resume_after: Position
     resumed: bool
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,9 @@ class Closed:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The call has ended, for ``error``, and the subscription goes on by itself: the
-    next attempt is made in ``retry_in`` seconds. Ephemeral frames that are published
-    until the next `Subscribed` are missed, durable ones are not.
-
-    There is one for each call that was in force. Attempts to call again that fail are
-    logged only.
+    """The call has ended, or could not begin, for ``error``, and the subscription goes
+    on by itself: the next attempt is made in ``retry_in`` seconds. Ephemeral frames that
+    are published until the next `Subscribed` are missed, durable ones are not.
     """
 
     error: FanfareError

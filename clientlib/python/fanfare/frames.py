@@ -61,13 +61,20 @@ class Start:
     @classmethod
     def after(cls, position: Union[Position, str]) -> Start:
         """With the frame after a position, such as the last one of a subscription."""
-        return cls("after", Position.parse(position) if isinstance(position, str) else position)
+        if isinstance(position, str):
+            position = Position.parse(position)
+        elif not isinstance(position, Position):
+            # None would be taken for no start, and all that is stored come again.
+            raise TypeError(f"the position must be a Position or its text, not {type(position).__name__}")
+        return cls("after", position)
 
     @classmethod
     def last(cls, frames: int) -> Start:
         """With the newest frames, at most so many."""
-        if frames < 0:
-            raise ValueError("the number of frames must not be negative")
+        if not isinstance(frames, int):
+            raise TypeError(f"the number of frames must be an int, not {type(frames).__name__}")
+        if not 0 <= frames < 1 << 64:
+            raise ValueError(f"the number of frames must be from 0 to 2^64-1, and is {frames}")
         return cls("last", frames)
 
 
@@ -93,7 +100,8 @@ class Frame:
 class NewFrame:
     """A frame to publish.
 
-    A durable frame without a key is given one, which makes repeating the call safe;
+    ``payload`` is bytes, or anything like them such as a bytearray; encode text. A
+    durable frame without a key is given one, which makes repeating the call safe;
     ``idempotency_key=""`` is no key. ``expected_sequence``: it is stored only if the
     stream's newest frame has this sequence then, 0 meaning that there is none;
     ``expected_epoch``: and this epoch. An ephemeral frame has none of these.

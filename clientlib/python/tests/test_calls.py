@@ -3,12 +3,13 @@ server."""
 
 from __future__ import annotations
 
+import re
 import unittest
-from typing import Tuple
+from typing import Any, Tuple
 
 import grpc
 
-from fanfare import FanfareError, NewFrame, OutcomeUnknown, Position, Start
+from fanfare import Client, FanfareError, InvalidField, NewFrame, OutcomeUnknown, Position, Start
 from fanfare._attempts import Attempts
 from fanfare._backoff import Backoff
 from fanfare._details import Details, _parsed, details_of
@@ -18,6 +19,7 @@ from fanfare.errors import error_of
 CODES = grpc.StatusCode
 LOST = FanfareError(CODES.UNAVAILABLE, "Socket closed")
 NEVER_SENT = FanfareError(CODES.UNAVAILABLE, "failed to connect to all addresses; last error: refused")
+NO_NAME = FanfareError(CODES.UNAVAILABLE, "DNS resolution failed for nowhere: C-ares status is not ARES_SUCCESS")
 STORE = FanfareError(CODES.UNAVAILABLE, "", reason="STORE_UNAVAILABLE", retry_in=1.0)
 QUEUE = FanfareError(CODES.RESOURCE_EXHAUSTED, "", reason="PUBLISH_QUEUE_FULL", retry_in=0.2)
 UNKNOWN = OutcomeUnknown(CODES.UNKNOWN, "", reason="OUTCOME_UNKNOWN")
@@ -40,7 +42,7 @@ class AttemptsTest(unittest.TestCase):
             self.assertAlmostEqual(self.attempts(safe=True).failed(error), 0.1 + (error.retry_in or 0.0))
 
     def test_repeats_another_only_if_nothing_was_done(self) -> None:
-        for error in (NEVER_SENT, STORE, QUEUE):
+        for error in (NEVER_SENT, NO_NAME, STORE, QUEUE):
             self.attempts(safe=False).failed(error)
         # A fault of the server may come after the commit.
         for error in (LOST, UNKNOWN, LATE, FAULT):
@@ -90,6 +92,10 @@ class AttemptsTest(unittest.TestCase):
         self.now += 24.0
         self.assertEqual(attempts.timeout(), 0.0)
 
+    def test_gives_a_call_that_it_may_not_repeat_all_the_time(self) -> None:
+        # It ended after the time of one attempt, its outcome unknown.
+        self.assertEqual(self.attempts(safe=False).timeout(), 30.0)
+
 
 class RequestsTest(unittest.TestCase):
     def test_gives_a_durable_frame_a_key_of_its_own(self) -> None:
@@ -103,6 +109,38 @@ class RequestsTest(unittest.TestCase):
         self.assertEqual((request.frame.idempotency_key, safe), ("k", True))
         request, safe = publish_request(NewFrame("c", idempotency_key=""))
         self.assertEqual((request.frame.idempotency_key, safe), ("", False))
+
+    def test_refuses_what_is_no_text_and_names_the_field(self) -> None:
+        # None was taken for empty, and the frame went to another stream.
+        wrong: Any = None
+        for frame, field in (
+            (NewFrame(wrong), "frame.channel"),
+            (NewFrame("c", wrong), "frame.scope"),
+            (NewFrame("c", "s", "text"), "frame.payload"),  # type: ignore[arg-type]
+            (NewFrame("c", headers={"a": wrong}), "frame.headers['a']"),
+            (NewFrame("c", headers=[("a", "b")]), "frame.headers"),  # type: ignore[arg-type]
+            (NewFrame("c", idempotency_key=7), "frame.idempotency_key"),  # type: ignore[arg-type]
+            (NewFrame("c", expected_sequence="7"), "frame.expected_sequence"),  # type: ignore[arg-type]
+        ):
+            with self.assertRaisesRegex(TypeError, "^" + re.escape(field) + " must be"):
+                publish_request(frame)
+        with self.assertRaisesRegex(TypeError, "^scope must be a str"):
+            close_request("c", wrong, None)
+
+    def test_refuses_what_protobuf_cannot_send_and_names_the_field(self) -> None:
+        for frame, field in (
+            (NewFrame("c\ud800"), "frames[1].channel"),
+            (NewFrame("c", headers={"a": "\udfff"}), "frames[1].headers['a']"),
+            (NewFrame("c", expected_sequence=-1), "frames[1].expected_sequence"),
+            (NewFrame("c", expected_epoch=1 << 63), "frames[1].expected_epoch"),
+        ):
+            with self.assertRaises(InvalidField) as raised:
+                batch_request([NewFrame("c"), frame])
+            self.assertEqual(raised.exception.field, field)
+
+    def test_takes_all_kinds_of_bytes(self) -> None:
+        for payload in (b"ab", bytearray(b"ab"), memoryview(b"xaby")[1:3]):
+            self.assertEqual(publish_request(NewFrame("c", payload=payload))[0].frame.payload, b"ab")
 
     def test_takes_an_ephemeral_frame_for_unsafe_to_repeat(self) -> None:
         request, safe = publish_request(NewFrame("c", ephemeral=True))
@@ -159,14 +197,15 @@ class DetailsTest(unittest.TestCase):
 class Broken(grpc.RpcError):  # type: ignore[misc]
     """What grpc raises of a connection that its peer has ended."""
 
-    def __init__(self, status: bytes = b"") -> None:
+    def __init__(self, status: bytes = b"", message: str = "Socket closed") -> None:
         self.status = status
+        self.message = message
 
     def code(self) -> grpc.StatusCode:
         return CODES.UNAVAILABLE
 
     def details(self) -> str:
-        return "Socket closed"
+        return self.message
 
     def debug_error_string(self) -> str:
         return "UNKNOWN:too_many_pings"
@@ -180,6 +219,11 @@ class ErrorTest(unittest.TestCase):
         # grpc's words for people do not say it, so that nobody could tell a server that
         # went away from one that refuses pings.
         self.assertEqual(str(error_of(Broken())), "UNAVAILABLE: Socket closed [UNKNOWN:too_many_pings]")
+
+    def test_says_once_that_no_server_was_reached(self) -> None:
+        # All of the message stood in the debug string again.
+        message = "failed to connect to all addresses; last error: refused"
+        self.assertEqual(str(error_of(Broken(message=message))), f"UNAVAILABLE: {message}")
 
     def test_adds_nothing_to_what_a_server_says(self) -> None:
         info = _parsed("ErrorInfo", b"")
@@ -198,8 +242,34 @@ class PositionTest(unittest.TestCase):
         for text in ("", "7", "7-", "-5", "07-5", "7-05", "7-5 ", "+7-5", "7-٥", f"{2**63}-1", "7-5-3"):
             with self.assertRaises(ValueError, msg=text):
                 Position.parse(text)
-        with self.assertRaises(ValueError):
-            Start.last(-1)
+
+
+class ArgumentsTest(unittest.TestCase):
+    def test_refuses_starts_that_are_none(self) -> None:
+        # A position that was never stored was taken for no start, and everything came
+        # again.
+        wrong: Any = None
+        with self.assertRaisesRegex(TypeError, "not NoneType"):
+            Start.after(wrong)
+        for frames in (-1, 1 << 64):
+            with self.assertRaises(ValueError):
+                Start.last(frames)
+        with Client("127.0.0.1:1") as client:
+            for start in ("7-5", Position(7, 5), wrong):
+                with self.assertRaisesRegex(TypeError, "start must be a Start"):
+                    client.subscribe("c", "s", start)
+            with self.assertRaisesRegex(TypeError, "scope must be a str"):
+                client.subscribe("c", wrong)
+
+    def test_refuses_times_that_are_none(self) -> None:
+        # No time at all was an outcome that is unknown.
+        for seconds in (0.0, -1.0, float("nan")):
+            for name in ("timeout", "attempt_timeout", "idle_timeout"):
+                times: Any = {name: seconds}
+                with self.assertRaisesRegex(ValueError, f"^{name} must be above 0 s"):
+                    Client("127.0.0.1:1", **times)
+            with Client("127.0.0.1:1") as client, self.assertRaisesRegex(ValueError, "^timeout must"):
+                client.publish("c", timeout=seconds)
 
 
 if __name__ == "__main__":

@@ -67,9 +67,7 @@ class ResumptionTest(unittest.TestCase):
         resumption = self.running()
         resumption.take(frames(1, 2))
         resumption.take(frames(3))
-        pause = resumption.ended(lost())
-        assert pause is not None
-        self.assertIsInstance(pause.event, Interrupted)
+        self.assertIsInstance(resumption.ended(lost()), Interrupted)
         self.assertEqual(resumption.request().after, position(3))
 
     def test_resumes_where_delivery_began_if_no_frame_came(self) -> None:
@@ -237,8 +235,8 @@ class ResumptionTest(unittest.TestCase):
     def waits(self, resumption: Resumption, error: FanfareError, last: float = 0.0) -> Optional[float]:
         resumption.request()
         self.now += last
-        pause = resumption.ended(error)
-        return None if pause is None else pause.seconds
+        interrupted = resumption.ended(error)
+        return None if interrupted is None else interrupted.retry_in
 
     def test_waits_longer_with_each_failure_up_to_a_bound(self) -> None:
         resumption = self.running()
@@ -249,9 +247,9 @@ class ResumptionTest(unittest.TestCase):
     def test_waits_as_long_as_the_server_asks_and_a_little_more(self) -> None:
         resumption = self.running()
         resumption.take(pb.SubscribeResponse(closing=pb.Closing(resume_after=position(0), retry_in={"seconds": 2})))
-        pause = resumption.ended(FanfareError(UNAVAILABLE, "", reason="DRAINING", retry_in=9.0))
-        assert pause is not None
-        self.assertAlmostEqual(pause.seconds, 2.1)
+        interrupted = resumption.ended(FanfareError(UNAVAILABLE, "", reason="DRAINING", retry_in=9.0))
+        assert interrupted is not None
+        self.assertAlmostEqual(interrupted.retry_in, 2.1)
         with self.assertLogs("fanfare", "WARNING"):
             self.assertEqual(self.waits(resumption, FanfareError(UNAVAILABLE, "", retry_in=3.0)), 3.2)
 
@@ -263,24 +261,39 @@ class ResumptionTest(unittest.TestCase):
         resumption.request()
         resumption.take(subscribed(0, resumed=True))
         resumption.take(frames(1))
-        pause = resumption.ended(lost())
-        assert pause is not None
-        self.assertEqual(pause.seconds, 0.1)
+        interrupted = resumption.ended(lost())
+        assert interrupted is not None
+        self.assertEqual(interrupted.retry_in, 0.1)
         resumption.request()
         resumption.take(subscribed(1, resumed=True))
         self.now += HEALTHY
-        pause = resumption.ended(lost())
-        assert pause is not None
-        self.assertEqual(pause.seconds, 0.1)
+        interrupted = resumption.ended(lost())
+        assert interrupted is not None
+        self.assertEqual(interrupted.retry_in, 0.1)
 
-    def test_logs_attempts_that_were_never_in_force(self) -> None:
+    def test_tells_of_attempts_that_were_never_in_force(self) -> None:
+        # They were logged alone: who reads could not know that nothing is delivered.
         resumption = self.resumption()
         resumption.request()
+        failure = lost("nobody there")
         with self.assertLogs("fanfare", "WARNING") as logs:
-            pause = resumption.ended(lost("nobody there"))
-        assert pause is not None
-        self.assertIsNone(pause.event)
+            interrupted = resumption.ended(failure)
+        self.assertEqual(interrupted, Interrupted(failure, 0.1))
         self.assertIn("nobody there", logs.output[0])
+
+    def test_logs_what_fails_again_and_again_less_and_less(self) -> None:
+        # Each attempt was logged: hundreds of lines in ten minutes, of each subscription.
+        resumption = self.resumption()
+        with self.assertLogs("fanfare", "WARNING") as logs:
+            for _ in range(100):
+                self.waits(resumption, lost())
+        self.assertEqual(len(logs.output), 7)
+        resumption.request()
+        resumption.take(subscribed(0))
+        resumption.ended(lost())
+        with self.assertLogs("fanfare", "WARNING") as logs:
+            self.waits(resumption, lost())
+        self.assertIn("failed 1 times", logs.output[0])
 
     def test_yields_caught_up(self) -> None:
         resumption = self.running()
