@@ -2,7 +2,11 @@ import { fromBinary, toBinary, type DescMessage, type DescMethodServerStreaming,
 import type { Client, Metadata, ServiceError } from '@grpc/grpc-js';
 
 import { errorOf, FanfareError } from './errors.js';
+import { longestTimer } from './retry.js';
 import { onAbort } from './signals.js';
+
+// How long what has come may take to be read.
+const readingMilliseconds = 1_000;
 
 const unchanged = (bytes: Buffer): Buffer => bytes;
 
@@ -84,10 +88,13 @@ export async function* callServerStreaming<I extends DescMessage, O extends Desc
   try {
     const responses = call[Symbol.asyncIterator]() as AsyncIterator<MessageShape<O>>;
     for (;;) {
-      const timer = setTimeout(() => {
-        idle = true;
-        cancel();
-      }, idleTimeout);
+      let timer = setTimeout(() => {
+        // The process may have been busy, or stopped, and what came not been read.
+        timer = setTimeout(() => {
+          idle = true;
+          cancel();
+        }, readingMilliseconds);
+      }, Math.min(idleTimeout, longestTimer));
       const result = await responses.next().finally(() => clearTimeout(timer));
       if (result.done) {
         return;

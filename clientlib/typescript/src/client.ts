@@ -3,8 +3,10 @@ import { credentials as grpcCredentials, type ChannelCredentials, type ChannelOp
 
 import { Access, Tokens, type TokenSource } from './access.js';
 import { callServerStreaming, callUnary, encode, type CallOptions } from './calls.js';
-import { errorOf, FanfareError } from './errors.js';
-import { FanfareService, PublishBatchRequestSchema, PublishRequestSchema, SubscribeRequestSchema, type SubscribeRequest, type SubscribeResponse } from './gen/fanfare/v1/fanfare_pb.js';
+import { checkText, errorOf, FanfareError } from './errors.js';
+import { positionOf } from './events.js';
+import { CloseStreamRequestSchema, FanfareService, PublishBatchRequestSchema, PublishRequestSchema, SubscribeRequestSchema, type SubscribeRequest, type SubscribeResponse } from './gen/fanfare/v1/fanfare_pb.js';
+import type { Position } from './position.js';
 import { isRepeatable, newFrameOf, publishedOf, type NewFrame, type Published, type PublishOptions } from './publish.js';
 import { Replicas, type Replica } from './replicas.js';
 import { Backoff, isFinal, withRetries, type Attempt, type BackoffOptions } from './retry.js';
@@ -18,34 +20,34 @@ export interface ClientOptions {
    */
   targets: string | readonly string[];
   /** How to secure connections. Default: not at all, for loopback and Unix sockets. */
-  credentials?: ChannelCredentials;
+  credentials?: ChannelCredentials | undefined;
   /** Waits before retries and before a subscription is resumed. */
-  backoff?: BackoffOptions;
+  backoff?: BackoffOptions | undefined;
   /** Milliseconds after which a publish is given up, with all its retries. Default 30,000. */
-  timeout?: number;
+  timeout?: number | undefined;
   /**
    * Milliseconds after which an attempt of a publish is given up and another one made,
    * on the next target if there is one. Only for what may be attempted again though it
    * may have been done. Default 10,000.
    */
-  attemptTimeout?: number;
+  attemptTimeout?: number | undefined;
   /** Milliseconds to wait for a connection before the next target is tried. Default 5,000. */
-  connectTimeout?: number;
+  connectTimeout?: number | undefined;
   /**
    * Milliseconds after which a subscription to which nothing comes is resumed over
    * a new call. Must be longer than the servers' heartbeat, which comes every 15
    * seconds. Default 60,000.
    */
-  idleTimeout?: number;
+  idleTimeout?: number | undefined;
   /**
    * Returns a bearer token, which every call is sent with. If the server refuses it, as
    * it does when it has expired, a new one is asked for, once for all calls; if that is
    * refused, too, the error is final. What the source throws ends a publish; a
    * subscription tries again later. Default: none is sent.
    */
-  token?: TokenSource;
+  token?: TokenSource | undefined;
   /** Options of `@grpc/grpc-js` for the connections, beside or instead of this library's. */
-  channelOptions?: ChannelOptions;
+  channelOptions?: ChannelOptions | undefined;
 }
 
 const channelDefaults: ChannelOptions = {
@@ -85,13 +87,15 @@ export class Client {
   /**
    * Connects with the first call. A client that is no longer needed must be closed.
    *
-   * @throws TypeError without a target.
+   * @throws TypeError without a target, RangeError if a time is not above 0.
    */
   constructor(options: ClientOptions) {
     const targets = typeof options.targets === 'string' ? [options.targets] : options.targets;
     if (targets.length === 0) {
       throw new TypeError('a client needs at least one target');
     }
+    const { timeout, attemptTimeout, connectTimeout, idleTimeout, backoff } = options;
+    checkTimes({ timeout, attemptTimeout, connectTimeout, idleTimeout, 'backoff.min': backoff?.min, 'backoff.max': backoff?.max });
     this.#replicas = new Replicas(
       targets,
       options.credentials ?? grpcCredentials.createInsecure(),
@@ -129,11 +133,28 @@ export class Client {
    * some of the frames were published before and others were not.
    */
   async publishBatch(frames: readonly NewFrame[], options: PublishOptions = {}): Promise<Published[]> {
-    const wire = frames.map(newFrameOf);
+    const wire = frames.map((frame, i) => newFrameOf(frame, `frames[${i}]`));
     const request = encode(PublishBatchRequestSchema, create(PublishBatchRequestSchema, { frames: wire }));
     const response = await this.#retrying(isRepeatable(wire), options, ({ client }, call, timeout) =>
       callUnary(client, FanfareService.method.publishBatch, request, call, timeout));
     return response.results.map(publishedOf);
+  }
+
+  /**
+   * Closes a stream, and returns its last position. Its subscribers get what came
+   * before, then `closed`; the next publish begins a new numbering. With an expected
+   * epoch only that numbering is closed, otherwise it rejects with
+   * `EXPECTATION_FAILED`; then it is repeated, as {@link publish} is with a key.
+   */
+  async closeStream(stream: { channel: string; scope?: string | undefined; expectedEpoch?: bigint | undefined }, options: PublishOptions = {}): Promise<Position> {
+    const { channel, scope = '', expectedEpoch } = stream;
+    checkText('channel', channel);
+    checkText('scope', scope);
+    const wire = create(CloseStreamRequestSchema, { channel, scope, ...(expectedEpoch !== undefined && { expectedEpoch }) });
+    const request = encode(CloseStreamRequestSchema, wire);
+    const response = await this.#retrying(expectedEpoch !== undefined, options, ({ client }, call, timeout) =>
+      callUnary(client, FanfareService.method.closeStream, request, call, timeout));
+    return positionOf(response.last);
   }
 
   /**
@@ -162,11 +183,12 @@ export class Client {
     this.#replicas.close();
   }
 
-  #retrying<T>(
+  async #retrying<T>(
     repeatable: boolean,
     options: PublishOptions,
     call: (replica: Replica, options: CallOptions, timeout: number) => Promise<T>,
   ): Promise<T> {
+    checkTimes({ timeout: options.timeout });
     const access = new Access(this.#tokens);
     const timeout = repeatable ? this.#attemptTimeout : Infinity;
     const attempt: Attempt<T> = async (signal, sent) => {
@@ -217,5 +239,14 @@ export class Client {
       this.#replicas.failed(replica);
     }
     return error;
+  }
+}
+
+// 0 is no limit in other libraries; here it would be no time.
+function checkTimes(times: Record<string, number | undefined>): void {
+  for (const [name, milliseconds] of Object.entries(times)) {
+    if (milliseconds !== undefined && !(milliseconds > 0)) {
+      throw new RangeError(`${name} must be above 0 ms, and is ${milliseconds}`);
+    }
   }
 }

@@ -1,6 +1,7 @@
 import { BinaryReader } from '@bufbuild/protobuf/wire';
 import { status, type ServiceError } from '@grpc/grpc-js';
 
+import { Position } from './position.js';
 import type { ErrorReason } from './gen/fanfare/v1/fanfare_pb.js';
 
 /** The name of a canonical gRPC status code. */
@@ -51,9 +52,37 @@ export class FanfareError extends Error {
     this.retryIn = details.retryIn;
     this.metadata = details.metadata ?? {};
   }
+
+  /**
+   * The position that the error speaks of, if any: the stream's head with
+   * `EXPECTATION_FAILED`, what is stored under the key with `KEY_CONFLICT`.
+   */
+  get position(): Position | undefined {
+    const text = this.metadata.head ?? this.metadata.position;
+    try {
+      return text === undefined ? undefined : Position.parse(text);
+    } catch {
+      return undefined;
+    }
+  }
 }
 // On the prototype: a property of each instance would be printed with its fields.
 Object.defineProperty(FanfareError.prototype, 'name', { value: 'FanfareError', configurable: true, writable: true });
+
+// Half of a surrogate pair alone is no text: encoders put U+FFFD in its place.
+const notText = /\p{Surrogate}/u;
+
+/** @throws FanfareError if a text cannot be sent as it is. */
+export function checkText(field: string, text: string | undefined): void {
+  if (text !== undefined && notText.test(text)) {
+    throw invalidField(field, 'is not valid Unicode');
+  }
+}
+
+/** The error of a field that the server would refuse if it could be sent. */
+export function invalidField(field: string, message: string): FanfareError {
+  return new FanfareError('INVALID_ARGUMENT', `${field} ${message}`, { reason: 'INVALID_FIELD', field });
+}
 
 /** Makes a FanfareError of whatever a call threw. */
 export function errorOf(thrown: unknown): FanfareError {

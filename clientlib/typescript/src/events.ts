@@ -50,6 +50,8 @@ export interface Subscribed {
   readonly resumeAfter: Position;
   /** Whether delivery goes on after a position without a gap. */
   readonly resumed: boolean;
+  /** Whether the stream has ever carried an ephemeral frame. */
+  readonly ephemeral: boolean;
 }
 
 /** All frames stored before the subscription began have been delivered. */
@@ -136,6 +138,7 @@ export function subscribedOf(wire: WireSubscribed): Subscribed {
     oldest: wire.oldest,
     resumeAfter: positionOf(wire.resumeAfter),
     resumed: wire.resumed,
+    ephemeral: wire.ephemeral,
   };
 }
 

@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 
+import { checkText, invalidField } from './errors.js';
 import { positionOf } from './events.js';
 import { NewFrameSchema, type NewFrame as WireNewFrame, type PublishResponse } from './gen/fanfare/v1/fanfare_pb.js';
 import type { Position } from './position.js';
@@ -56,11 +57,21 @@ export interface PublishOptions {
   timeout?: number | undefined;
 }
 
-export function newFrameOf(frame: NewFrame): WireNewFrame {
+/** @throws FanfareError if something cannot be sent as it is; path is where the frame stands. */
+export function newFrameOf(frame: NewFrame, path = 'frame'): WireNewFrame {
+  checkText(`${path}.channel`, frame.channel);
+  checkText(`${path}.scope`, frame.scope);
+  checkText(`${path}.content_type`, frame.contentType);
+  checkText(`${path}.event_type`, frame.eventType);
+  checkText(`${path}.idempotency_key`, frame.idempotencyKey);
+  for (const [name, value] of Object.entries(frame.headers ?? {})) {
+    checkText(`${path}.headers`, name);
+    checkText(`${path}.headers[${JSON.stringify(name)}]`, value);
+  }
   const wire: MessageInitShape<typeof NewFrameSchema> = {
     channel: frame.channel,
     scope: frame.scope ?? '',
-    payload: typeof frame.payload === 'string' ? new TextEncoder().encode(frame.payload) : (frame.payload ?? new Uint8Array()),
+    payload: bytesOf(frame.payload ?? new Uint8Array(), `${path}.payload`),
     contentType: frame.contentType ?? '',
     eventType: frame.eventType ?? '',
     headers: { ...frame.headers },
@@ -74,6 +85,18 @@ export function newFrameOf(frame: NewFrame): WireNewFrame {
     }
   }
   return create(NewFrameSchema, wire);
+}
+
+function bytesOf(payload: Uint8Array | string, field: string): Uint8Array {
+  if (typeof payload === 'string') {
+    checkText(field, payload);
+    return new TextEncoder().encode(payload);
+  }
+  // By its tag: test runners give programs an Uint8Array of their own.
+  if (payload[Symbol.toStringTag] !== 'Uint8Array') {
+    throw invalidField(field, 'must be a Uint8Array or a string');
+  }
+  return payload;
 }
 
 export function publishedOf(wire: PublishResponse): Published {

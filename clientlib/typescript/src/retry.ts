@@ -38,9 +38,9 @@ function isNotDone(error: FanfareError, sent: boolean): boolean {
 /** How waits before retries grow. */
 export interface BackoffOptions {
   /** Milliseconds below which the first wait is. Default 100. */
-  min?: number;
+  min?: number | undefined;
   /** Milliseconds below which every wait is. Default 5,000. */
-  max?: number;
+  max?: number | undefined;
 }
 
 /**
@@ -72,8 +72,8 @@ export class Backoff {
   }
 }
 
-// Node fires timers at once that are longer than this.
-const longestTimer = 2 ** 31 - 1;
+/** Node fires timers at once that are longer than this. */
+export const longestTimer = 2 ** 31 - 1;
 
 /** Waits, or until the signal is aborted. It never rejects. */
 export function sleep(milliseconds: number, signal: AbortSignal): Promise<void> {
@@ -157,7 +157,7 @@ function outcomeUnknown(failure: FanfareError): FanfareError {
   if (failure.reason === 'OUTCOME_UNKNOWN') {
     return failure;
   }
-  return new FanfareError('UNKNOWN', `${failure.message}; whether anything was published is unknown`, {
+  return new FanfareError('UNKNOWN', `${failure.message}; whether it was done all the same is unknown`, {
     reason: 'OUTCOME_UNKNOWN',
     cause: failure,
   });

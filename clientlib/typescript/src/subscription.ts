@@ -1,7 +1,7 @@
 import { create } from '@bufbuild/protobuf';
 import { durationMs } from '@bufbuild/protobuf/wkt';
 
-import { errorOf, FanfareError } from './errors.js';
+import { checkText, errorOf, FanfareError } from './errors.js';
 import { frameOf, gapOf, positionOf, subscribedOf, type Event, type Frame, type Gap, type Subscribed } from './events.js';
 import { SubscribeRequestSchema, type Frame as WireFrame, type SubscribeRequest, type SubscribeResponse } from './gen/fanfare/v1/fanfare_pb.js';
 import { Position } from './position.js';
@@ -20,11 +20,11 @@ export interface SubscribeOptions {
   /** The stream's channel. */
   channel: string;
   /** The stream's scope. Default: empty. */
-  scope?: string;
+  scope?: string | undefined;
   /** Where to begin. Default: `'oldest'`. */
-  start?: Start;
+  start?: Start | undefined;
   /** Ends the subscription when it is aborted, as {@link Subscription.close} does. */
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
 }
 
 /** One call of Subscribe, to its end. It throws the error that the call ends with. */
@@ -207,6 +207,8 @@ export class Subscription implements AsyncIterableIterator<Event> {
   }
 
   #request(): SubscribeRequest {
+    checkText('channel', this.channel);
+    checkText('scope', this.scope);
     const after = this.#position;
     return create(SubscribeRequestSchema, {
       channel: this.channel,
@@ -242,7 +244,6 @@ export class Subscription implements AsyncIterableIterator<Event> {
   *#notice(notice: SubscribeResponse['notice']): Generator<Event, void, undefined> {
     switch (notice.case) {
       case 'subscribed':
-        this.#sawEphemeral ||= notice.value.ephemeral;
         yield* this.#subscribed(subscribedOf(notice.value));
         break;
       case 'caughtUp': {
@@ -289,6 +290,7 @@ export class Subscription implements AsyncIterableIterator<Event> {
     const again = this.#wasInForce;
     this.#inForceSince = performance.now();
     this.#wasInForce = true;
+    this.#sawEphemeral ||= subscribed.ephemeral;
     // A position of one's own stays until a frame or a gap has moved it: otherwise
     // a gap that a broken connection withheld would go unnoticed.
     if (this.#position === undefined) {
@@ -357,10 +359,14 @@ function startOf(start: Start): SubscribeRequest['start'] {
   if (start === 'live') {
     return { case: 'live', value: true };
   }
-  if ('last' in start) {
+  if (typeof start === 'object' && 'last' in start) {
     return { case: 'last', value: BigInt(start.last) };
   }
-  return afterPosition(typeof start.after === 'string' ? Position.parse(start.after) : start.after);
+  const after = typeof start.after === 'string' ? Position.parse(start.after) : start.after;
+  if (typeof after?.epoch !== 'bigint' || typeof after.sequence !== 'bigint') {
+    throw new TypeError("start must be 'oldest', 'live', { after: position } or { last: number }");
+  }
+  return afterPosition(after);
 }
 
 function afterPosition({ epoch, sequence }: Position): SubscribeRequest['start'] {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
 import { create } from '@bufbuild/protobuf';
-import { Client, FanfareError } from '@fanfare/client';
+import { Client, FanfareError, Position } from '@fanfare/client';
 import { GetStreamRequestSchema, type GetStreamResponse } from '@fanfare/client/protocol';
 
 import { Proxy } from './proxy.js';
@@ -148,6 +148,30 @@ test('each client has one connection of its own, which is closed with it', async
   clients[0]!.close();
   await until('one connection is closed', () => wire.open === 1);
   await clients[1]!.publish({ channel: 'c', scope: 's' });
+});
+
+test('a stream is closed, and only the numbering that is expected', async (t) => {
+  const client = newClient(t, (await Server.start(t)).address);
+  const last = (await client.publish({ channel: 'c', scope: 's' })).position!;
+  await assert.rejects(client.closeStream({ channel: 'c', scope: 's', expectedEpoch: last.epoch + 1n }), (error: FanfareError) =>
+    error.reason === 'EXPECTATION_FAILED' && error.position!.equals(last));
+  assert.ok((await client.closeStream({ channel: 'c', scope: 's', expectedEpoch: last.epoch })).equals(last));
+  assert.ok((await client.closeStream({ channel: 'c' })).equals(Position.zero));
+  await assert.rejects(client.closeStream({ channel: 'c\ud800' }), { field: 'channel' });
+});
+
+// With 0, meant for no limit, a subscription was ended and begun again without end.
+test('times that are none are refused', async (t) => {
+  const targets = '127.0.0.1:1';
+  for (const time of [0, -1, NaN]) {
+    for (const name of ['timeout', 'attemptTimeout', 'connectTimeout', 'idleTimeout']) {
+      assert.throws(() => new Client({ targets, [name]: time }), { name: 'RangeError', message: `${name} must be above 0 ms, and is ${time}` });
+    }
+    for (const name of ['min', 'max']) {
+      assert.throws(() => new Client({ targets, backoff: { [name]: time } }), { name: 'RangeError' });
+    }
+    await assert.rejects(newClient(t, targets).publish({ channel: 'c' }, { timeout: time }), { name: 'RangeError' });
+  }
 });
 
 test('a client without a target is refused', () => {

@@ -45,6 +45,27 @@ test('frames are repeatable if all durable ones have keys, and there is one', ()
   assert.ok(!isRepeatable([ephemeral]));
 });
 
+// A lone surrogate was sent as U+FFFD: a frame went to another stream than was said, or
+// had another content.
+test('what cannot be sent as it is is refused, and the field is named', () => {
+  for (const [frame, field] of [
+    [{ channel: 'c\ud800' }, 'frame.channel'],
+    [{ channel: 'c', scope: '\udc00' }, 'frame.scope'],
+    [{ channel: 'c', payload: 'a\ud800b' }, 'frame.payload'],
+    [{ channel: 'c', payload: new ArrayBuffer(1) as unknown as string }, 'frame.payload'],
+    [{ channel: 'c', contentType: '\ud800' }, 'frame.content_type'],
+    [{ channel: 'c', eventType: '\ud800' }, 'frame.event_type'],
+    [{ channel: 'c', idempotencyKey: '\ud800' }, 'frame.idempotency_key'],
+    [{ channel: 'c', headers: { '\ud800': '' } }, 'frame.headers'],
+    [{ channel: 'c', headers: { a: '\ud800' } }, 'frame.headers["a"]'],
+  ] as const) {
+    assert.throws(() => newFrameOf(frame), { code: 'INVALID_ARGUMENT', reason: 'INVALID_FIELD', field });
+  }
+  const whole = newFrameOf({ channel: '\u{1f600}', payload: '\u{1f600}' });
+  assert.deepEqual([whole.channel, Buffer.from(whole.payload).toString()], ['\u{1f600}', '\u{1f600}']);
+  assert.deepEqual(newFrameOf({ channel: 'c', payload: Buffer.from('ab') }).payload, Buffer.from('ab'));
+});
+
 // attempts runs withRetries over failures that come one after another; then it
 // succeeds. An undefined failure stands for a connection that could not be made.
 async function attempts(failures: FanfareError[], options: Partial<Retries> & { unsent?: boolean } = {}) {

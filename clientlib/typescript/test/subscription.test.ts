@@ -3,6 +3,8 @@ import { test } from 'node:test';
 
 import { FanfareError, type Code } from '../src/errors.js';
 import { GapReason } from '../src/gen/fanfare/v1/fanfare_pb.js';
+import { Position } from '../src/position.js';
+import type { Start } from '../src/subscription.js';
 import { all, caughtUp, closed, Fake, frames, gap, notice, progress, subscribed, told } from './fake.js';
 
 const lost = new FanfareError('UNAVAILABLE', 'the connection is lost');
@@ -312,4 +314,17 @@ test('nothing is taken from the server that was not asked for', async () => {
 
 test('a start that is no position is refused at once', () => {
   assert.throws(() => new Fake().subscribe({ start: { after: '7' } }), SyntaxError);
+});
+
+// null and misspelt words ended in an error about a property of the library's own.
+test('a start that is none is refused in words', () => {
+  for (const start of ['newest', {}, { after: undefined }, { after: null }, new Position(7n, 1n)] as unknown[] as Start[]) {
+    assert.throws(() => new Fake().subscribe({ start }), { name: 'TypeError', message: /^start must be 'oldest'/ }, String(start));
+  }
+});
+
+test('a name that cannot be sent as it is ends the subscription before its call', async () => {
+  const server = new Fake();
+  await assert.rejects(server.subscribe({ scope: 's\ud800' }).next(), { code: 'INVALID_ARGUMENT', field: 'scope' });
+  assert.deepEqual(server.starts, []);
 });
