@@ -21,6 +21,7 @@ import (
 // page is what a server answered over HTTP.
 type page struct {
 	status int
+	header http.Header
 	body   string
 	fields map[string]any // of JSON
 }
@@ -50,7 +51,7 @@ func getFrom(t *testing.T, client *http.Client, url string, change ...func(*http
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := page{status: response.StatusCode, body: string(body)}
+	p := page{status: response.StatusCode, header: response.Header, body: string(body)}
 	if strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") {
 		if err := json.Unmarshal(body, &p.fields); err != nil {
 			t.Errorf("%v in %s", err, body)
