@@ -45,8 +45,9 @@ func New(conn grpc.ClientConnInterface, options ...Option) *Client {
 
 // Close ends the client's subscriptions, publishers and session, and waits for their
 // goroutines. Frames of publishers that were not answered may have been published or
-// not; close those first. The connection stays open. Close returns nil, and does
-// nothing the second time.
+// not; close those first. [Client.Publish] and [Client.PublishBatch] are ErrClosed from
+// now on; those under way are not waited for, and try no more. The connection stays open.
+// Close returns nil, and does nothing the second time.
 func (c *Client) Close() error {
 	c.endTasks()
 	c.tasks.Wait()

@@ -1,7 +1,6 @@
 package clientlib
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -224,10 +223,5 @@ func (e *Error) outcomeUnknown() *Error {
 	}
 }
 
-// ended is the error of work that ctx ended, and the last error before it.
-func ended(ctx context.Context, last error) error {
-	if last == nil {
-		return context.Cause(ctx)
-	}
-	return fmt.Errorf("%w; before that: %w", context.Cause(ctx), last)
-}
+// ended is the error of work that ended for a cause, and the last error before it.
+func ended(cause, last error) error { return fmt.Errorf("%w; before that: %w", cause, last) }

@@ -20,9 +20,10 @@ import (
 // publish is tried again whatever became of the last try, without one only where nothing
 // was stored for certain; in between are pauses as [WithBackoff] has them, or longer
 // where the server asks for it. That goes on until ctx ends, so give it a deadline; the
-// error is then both ctx's and the last *[Error]. Other errors are at once: an *[Error]
-// with what the server said. One that is [ErrOutcomeUnknown] leaves open whether the
-// frame was published.
+// error is then both ctx's and the last *[Error]. [Client.Close] ends it, too, before the
+// next try, with [ErrClosed]. Other errors are at once: an *[Error] with what the server
+// said, and what a token source failed with. One that is [ErrOutcomeUnknown] leaves open
+// whether the frame was published.
 func (c *Client) Publish(ctx context.Context, frame NewFrame) (Published, error) {
 	ctx, task := c.telemetry.publish(ctx, []NewFrame{frame})
 	var result Published
@@ -127,8 +128,12 @@ func (p prepared) published(answer *fanfarev1.PublishResponse) Published {
 	}
 }
 
-// retry tries a publish until it succeeds, fails for good, or ctx ends.
+// retry tries a publish until it succeeds, fails for good, ctx ends or the client is
+// closed.
 func (c *Client) retry(ctx context.Context, safe bool, try func(context.Context, ...grpc.CallOption) error) error {
+	if c.isClosed() {
+		return ErrClosed
+	}
 	access, pauses := access{tokens: &c.tokenCache}, c.newPauses()
 	// unknown is true once a try may have stored the frame.
 	unknown := false
@@ -154,7 +159,10 @@ func (c *Client) retry(ctx context.Context, safe bool, try func(context.Context,
 			return told
 		}
 		if !wait(ctx, pause) {
-			return ended(ctx, told)
+			return ended(context.Cause(ctx), told)
+		}
+		if c.isClosed() {
+			return ended(ErrClosed, told)
 		}
 	}
 }

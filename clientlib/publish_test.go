@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,6 +210,49 @@ func TestPublishWaitsForAServer(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, proxy.Restore)
 	if p := publish(t, c, frame(stream("away"), "payload")); p.Sequence != 1 {
 		t.Errorf("stored at %s", p)
+	}
+}
+
+// Symptom: a publish went on after its client was closed, for ever if its context let it,
+// and a closed client still published.
+func TestCloseEndsPublishes(t *testing.T) {
+	t.Parallel()
+	var tries atomic.Int64
+	tried := make(chan struct{}, 1)
+	away := refusal(codes.Unavailable, "STORE_UNAVAILABLE", 0)
+	c := newClient(t, []string{(&fakeServer{publish: func(context.Context, *fanfarev1.PublishRequest) (*fanfarev1.PublishResponse, error) {
+		tries.Add(1)
+		select {
+		case tried <- struct{}{}:
+		default:
+		}
+		return nil, away
+	}}).start(t)})
+	failed := make(chan error)
+	go func() {
+		_, err := c.Publish(context.Background(), frame(stream(""), ""))
+		failed <- err
+	}()
+	<-tried
+	_ = c.Close()
+	select {
+	case err := <-failed:
+		var e *clientlib.Error
+		if !errors.Is(err, clientlib.ErrClosed) || !errors.As(err, &e) || e.Reason != "STORE_UNAVAILABLE" {
+			t.Errorf("under way: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the publish goes on")
+	}
+	before := tries.Load()
+	if _, err := c.Publish(t.Context(), frame(stream(""), "")); !errors.Is(err, clientlib.ErrClosed) {
+		t.Errorf("Publish afterwards: %v", err)
+	}
+	if _, err := c.PublishBatch(t.Context(), []clientlib.NewFrame{frame(stream(""), "")}); !errors.Is(err, clientlib.ErrClosed) {
+		t.Errorf("PublishBatch afterwards: %v", err)
+	}
+	if tries.Load() != before {
+		t.Error("a closed client published")
 	}
 }
 
