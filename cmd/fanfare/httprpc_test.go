@@ -97,6 +97,17 @@ func TestSubscribeOverHTTP(t *testing.T) {
 	}
 }
 
+// What cannot be read has its reason, too.
+//
+// Symptom: of JSON that was no request, calls by the Connect protocol were told no reason.
+func TestUnreadableRequestsHaveAReason(t *testing.T) {
+	s := startEmbedded(t)
+	p := post(t, siteURL(t, s.stdout)+fanfarev1.FanfareService_GetStream_FullMethodName, `{"channel": "c"} x`)
+	if p.status != http.StatusBadRequest || !strings.Contains(p.body, `"reason":"INVALID_FIELD"`) || !strings.Contains(p.body, "invalid value x") {
+		t.Errorf("status %d: %s", p.status, p.body)
+	}
+}
+
 // Errors of calls over HTTP have gRPC's code, message and details.
 func TestErrorsOverHTTP(t *testing.T) {
 	s := startEmbedded(t)

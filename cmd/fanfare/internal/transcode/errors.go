@@ -54,6 +54,7 @@ var codesOf = map[int]connect.Code{
 	http.StatusRequestTimeout:              connect.CodeDeadlineExceeded,
 	http.StatusRequestEntityTooLarge:       connect.CodeInvalidArgument,
 	http.StatusUnsupportedMediaType:        connect.CodeInvalidArgument,
+	http.StatusHTTPVersionNotSupported:     connect.CodeUnimplemented,
 	http.StatusRequestHeaderFieldsTooLarge: connect.CodeInvalidArgument,
 	http.StatusServiceUnavailable:          connect.CodeUnavailable,
 	http.StatusBadGateway:                  connect.CodeUnavailable,
@@ -117,8 +118,9 @@ func withJSONErrors(next http.Handler) http.Handler {
 		if e.status == 0 {
 			return
 		}
-		w.Header().Del("Grpc-Status")
-		w.Header().Del("Grpc-Message")
+		for _, name := range []string{"Grpc-Status", "Grpc-Message", "Grpc-Status-Details-Bin"} {
+			w.Header().Del(name)
+		}
 		p := e.problem()
 		if f := faultOf(r.Context()); f != nil && !f.begun && e.status >= http.StatusInternalServerError {
 			e.status, p.Code = http.StatusBadRequest, connect.CodeInvalidArgument.String()
@@ -130,9 +132,22 @@ func withJSONErrors(next http.Handler) http.Handler {
 	})
 }
 
+// withJSONRefusals has what a transcoder refuses in plain text, since it cannot tell what
+// protocol the request is in, be Problems. Other errors are in the request's own protocol.
+func withJSONRefusals(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e := &errorWriter{ResponseWriter: w, plainOnly: true}
+		if next.ServeHTTP(e, r); e.status != 0 {
+			writeProblem(w, e.status, e.plain())
+		}
+	})
+}
+
 // errorWriter keeps an answer that is an error.
 type errorWriter struct {
 	http.ResponseWriter
+	// plainOnly has it keep those in plain text only.
+	plainOnly bool
 	// status is that of an error, or 0.
 	status int
 	body   bytes.Buffer
@@ -144,7 +159,8 @@ func (e *errorWriter) WriteHeader(httpStatus int) {
 	if e.begun {
 		return
 	}
-	if e.begun = true; httpStatus >= http.StatusBadRequest {
+	e.begun = true
+	if httpStatus >= http.StatusBadRequest && (!e.plainOnly || strings.HasPrefix(e.Header().Get("Content-Type"), "text/plain")) {
 		e.status = httpStatus
 		return
 	}

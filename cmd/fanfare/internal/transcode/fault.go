@@ -101,7 +101,7 @@ type strictJSON struct{ vanguard.JSONCodec }
 // Unmarshal implements vanguard.Codec. Only requests are read from JSON.
 func (c strictJSON) Unmarshal(text []byte, message proto.Message) error {
 	if err := c.JSONCodec.Unmarshal(text, message); err != nil {
-		return connect.NewError(connect.CodeInvalidArgument, errors.New(requestMessage(err)))
+		return connectError(withReason(codes.InvalidArgument, reasonField, requestMessage(err)))
 	}
 	return nil
 }

@@ -70,6 +70,22 @@ func TestGarbageIsTheClientsFault(t *testing.T) {
 	}
 }
 
+// Symptom: the answer to JSON that is no request had a header Grpc-Status-Details-Bin, which
+// said something else. Cause: the transcoder passes on what gRPC's answer has.
+func TestJSONAnswersHaveNoHeadersOfGRPC(t *testing.T) {
+	w := garbageWorld(t)
+	answer, err := http.Post(w.url+"/v1/close", "application/json", strings.NewReader("{"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	for name := range answer.Header {
+		if strings.HasPrefix(name, "Grpc-") {
+			t.Errorf("status %d has the header %s", answer.StatusCode, name)
+		}
+	}
+}
+
 // Symptom: what is too large was 413 with its reason, but when it came compressed 429 without
 // one, as if it helped to try again. Both are told the same.
 func TestTooLargeIsTheSameWhenItIsCompressed(t *testing.T) {

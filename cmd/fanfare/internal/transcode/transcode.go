@@ -144,7 +144,7 @@ func New(config Config) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.rest, h.rpc = withJSONErrors(rest), rpc
+	h.rest, h.rpc = withJSONErrors(rest), withJSONRefusals(rpc)
 	h.positions = positionParameters(described)
 	h.methods = methodPaths(fanfarev1.FanfareService_ServiceDesc, grpc_health_v1.Health_ServiceDesc)
 	return h, nil
@@ -240,7 +240,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !h.methods[r.URL.Path]:
 		refuse(w, http.StatusNotFound, "there is no such method")
 	case !ok || !isRPCType(media):
-		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json, application/proto, or that of the Connect protocol, gRPC or gRPC-Web; if it has a charset, that is utf-8")
+		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json, application/proto, or that of the Connect protocol, gRPC or gRPC-Web (binary, not as text); if it has a charset, that is utf-8")
 	case !isOpen(r.URL.Path) && !h.authorized(w, r):
 	case isStreaming(r.URL.Path):
 		h.serveStream(w, r)
@@ -250,7 +250,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) serveREST(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodOptions {
 		// A web page can have a browser send anything else without asking first, and
 		// what has no type at all, too.
 		if media, ok := mediaType(r); !ok || media != "application/json" {
@@ -282,15 +282,15 @@ func mediaType(r *http.Request) (media string, ok bool) {
 // isRPCType reports whether no web page can have a browser send a request of the type
 // to another origin without being asked first.
 func isRPCType(media string) bool {
-	return media == "application/json" || media == "application/proto" ||
-		strings.HasPrefix(media, "application/connect+") || strings.HasPrefix(media, "application/grpc")
+	return media == "application/json" || media == "application/proto" || isEnvelopedType(media)
 }
 
 // isEnveloped reports whether each message of the request has its length before it.
 func isEnveloped(r *http.Request) bool { return isEnvelopedType(r.Header.Get("Content-Type")) }
 
 func isEnvelopedType(media string) bool {
-	return strings.HasPrefix(media, "application/connect+") || strings.HasPrefix(media, "application/grpc")
+	protocol, _, _ := strings.Cut(media, "+")
+	return protocol == "application/connect" || protocol == "application/grpc" || protocol == "application/grpc-web"
 }
 
 // isJSON reports whether the transcoder reads the messages of the request.
