@@ -93,24 +93,29 @@ func TestEqualFramesAreAnnouncedEach(t *testing.T) {
 // A batch that waits for a held stream ends with its caller, certainly not
 // stored, and does not hold up anybody meanwhile.
 func TestPublishBatchWaitsUnderItsDeadline(t *testing.T) {
+	t.Parallel()
 	url := newSchema(t)
 	s, foreign := startPublisher(t, url), pgtest.Dial(t, url)
 	pgtest.Exec(t, foreign, "begin")
 	pgtest.Exec(t, foreign, `select fanfare.publish('c', 'held', 'foreign')`)
-	ctx, cancel := context.WithTimeout(t.Context(), 1200*time.Millisecond)
-	defer cancel()
-	ended := make(chan error)
-	for range 6 { // more than there are connections for batches
-		go func() {
-			_, err := s.PublishBatch(ctx, []backlog.Publication{publication("free", "batch"), publication("held", "batch")})
-			ended <- err
-		}()
-	}
-	mustPublish(t, s, publication("other", "x"))
-	for range 6 {
-		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the batch ended with %v", err)
+	err := patiently(1200*time.Millisecond, func(left time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), left)
+		defer cancel()
+		ended := many(6, func(int) error { // more than there are connections for batches
+			return publishBatch(ctx, s, "batch", "free", "held")
+		})
+		mustPublish(t, s, publication("other", "x"))
+		var errs []error
+		for range cap(ended) {
+			err := <-ended
+			if !errors.Is(err, context.DeadlineExceeded) {
+				errs = append(errs, fmt.Errorf("the batch ended with %w", err))
+			}
 		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	pgtest.Exec(t, foreign, "rollback")
 	if _, err := s.PublishBatch(t.Context(), []backlog.Publication{publication("free", "x"), publication("held", "x")}); err != nil {
@@ -123,7 +128,7 @@ func TestPublishBatchWaitsUnderItsDeadline(t *testing.T) {
 
 // The answer of a batch is lost: with keys it is retried, without it is unknown.
 func TestPublishBatchAnswerLost(t *testing.T) {
-	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = time.Second })
+	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = 2 * time.Second })
 	admin := pgtest.Dial(t, url)
 	for _, key := range []string{"", "k"} {
 		scope := "s" + key
@@ -197,14 +202,18 @@ func TestCloseStream(t *testing.T) {
 }
 
 func TestCloseWaitsUnderItsDeadline(t *testing.T) {
+	t.Parallel()
 	url := newSchema(t)
 	s, foreign := startPublisher(t, url), pgtest.Dial(t, url)
 	pgtest.Exec(t, foreign, "begin")
 	pgtest.Exec(t, foreign, `select fanfare.publish('c', 's', 'foreign')`)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
 	name := backlog.StreamName{Channel: "c", Scope: "s"}
-	if _, err := s.CloseStream(ctx, name, nil); !errors.Is(err, context.DeadlineExceeded) {
+	err := patiently(300*time.Millisecond, func(left time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), left)
+		defer cancel()
+		return closeStream(ctx, s, name.Scope)
+	})
+	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the close ended with %v", err)
 	}
 	pgtest.Exec(t, foreign, "commit")

@@ -315,7 +315,7 @@ func (p *sqlPublisher) publishBoth(ctx context.Context, open time.Duration, fram
 // announced again.
 func TestEphemeralAnswerLost(t *testing.T) {
 	t.Parallel()
-	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = time.Second })
+	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = 5 * time.Second })
 	admin, conn := pgtest.Dial(t, url), listen(t, s, url)
 	lose := func(scope, key string, batch ...backlog.Publication) (ended chan error) {
 		t.Helper()

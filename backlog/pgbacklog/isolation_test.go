@@ -33,7 +33,7 @@ func planIsolation() isolationPlan {
 	if os.Getenv("FANFARE_LONG") != "" {
 		return isolationPlan{rounds: 6, each: 20 * time.Second, limit: 1.5}
 	}
-	return isolationPlan{rounds: 1, each: 2 * time.Second, limit: 3, slack: 150 * time.Millisecond}
+	return isolationPlan{rounds: 3, each: time.Second, limit: 3, slack: 400 * time.Millisecond} // a lock is waited for for 800 ms
 }
 
 // isolationRuns are the runs of a round, by what foreign transactions do
@@ -211,12 +211,12 @@ func measureLatencies(t *testing.T, s *Store, d time.Duration) (run isolationRun
 	end := time.Now().Add(d)
 	var mu sync.Mutex // guards run
 	var callers sync.WaitGroup
-	repeat := func(into *latencies, pause time.Duration, call func(i int) error) {
+	repeat := func(into *latencies, pause time.Duration, least int, call func(i int) error) {
 		callers.Go(func() {
 			var times latencies
 			turns := time.NewTicker(pause)
 			defer turns.Stop()
-			for i := 0; time.Now().Before(end); i++ {
+			for i := 0; i < least || time.Now().Before(end); i++ {
 				<-turns.C
 				began := time.Now()
 				if err := call(i); err != nil {
@@ -231,14 +231,14 @@ func measureLatencies(t *testing.T, s *Store, d time.Duration) (run isolationRun
 		})
 	}
 	for caller := range 50 {
-		repeat(&run.frames, publishPause, func(int) error {
+		repeat(&run.frames, publishPause, 6, func(int) error {
 			_, err := backlog.Publish(ctx, s, publication(fmt.Sprint("free ", caller), "x"))
 			return err
 		})
 	}
 	for caller := range 2 {
 		scope := fmt.Sprint("called ", caller)
-		repeat(&run.calls, callPause, func(i int) error {
+		repeat(&run.calls, callPause, 10, func(i int) error {
 			if i%2 == 0 {
 				return publishBatch(ctx, s, "x", scope, scope+" too")
 			}

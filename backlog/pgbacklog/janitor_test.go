@@ -1,6 +1,7 @@
 package pgbacklog
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -160,11 +161,12 @@ func TestJanitorRuns(t *testing.T) {
 	s := openStore(t)
 	execute(t, s.url, `insert into fanfare.idempotency_keys values ('c', '', 'old', '', 1, 1, now() - interval '2 days')`)
 	j := newJanitor(s.publishing, s.sql, DefaultSchema, 10*time.Millisecond, discard)
-	ctx, cancel := contextWithTimeout(t)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- j.run(ctx) }()
 	eventually(t, "the key is removed", func() bool { return s.count(t, "idempotency_keys") == 0 })
+	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("run returned %v", err)
 	}

@@ -69,6 +69,7 @@ func awaitStandbyWait(t *testing.T, admin *pgx.Conn) {
 // Deadlines are kept, of publishes, batches and closes; what waits is bounded;
 // reads go on; and afterwards what waits is published, once, and announced.
 func TestNotifyLockHeld(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	url := migrated(t, server.NewDatabase(t))
 	admin, listener := pgtest.Dial(t, url), pgtest.Dial(t, url)
@@ -77,9 +78,13 @@ func TestNotifyLockHeld(t *testing.T) {
 	pgtest.Exec(t, listener, "listen "+s.NotifyChannel())
 	release := holdNotifyLock(t, url)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
 	patient := submit(t.Context(), s, publication("s", "patient"))
+	// What comes later would otherwise be in its transaction.
+	eventually(t, "a commit waits for the lock", func() bool {
+		return pgtest.Query[bool](t, admin, `select exists (select from pg_locks where locktype = 'object' and not granted)`)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
 	patientBatch := many(1, func(int) error { return publishBatch(context.Background(), s, "patient", "t", "u") })
 	hasty := submit(ctx, s, publication("s", "hasty"))
 	hastyCalls := many(10, func(i int) error { // more than there are connections for calls
@@ -137,7 +142,7 @@ func TestNotifyLockHeld(t *testing.T) {
 	if got := stored(t, admin, "v"); len(got) > 0 {
 		t.Errorf("stored %q of batches whose deadlines passed", got)
 	}
-	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := listener.WaitForNotification(ctx); err != nil {
 		t.Errorf("nothing was announced: %v", err)
@@ -157,7 +162,7 @@ func awaitCalls(t *testing.T, s *Store, n int) {
 // readEverything reads in all the ways there are, soon.
 func readEverything(t *testing.T, s *Store, head backlog.Position) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), form(20*time.Second, 2*time.Second))
 	defer cancel()
 	stream := publication("s", "").Stream
 	loaded, err := s.Load(ctx, 0, []backlog.LoadRequest{{Stream: stream, MaxFrames: 10, MaxBytes: 1 << 20}})
@@ -182,6 +187,7 @@ func readEverything(t *testing.T, s *Store, head backlog.Position) {
 // what is in it has an unknown outcome when its deadline passes; what waits
 // behind it is certainly not stored. Retries with keys find what was stored.
 func TestCommitDoesNotEnd(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t)
 	url := migrated(t, server.NewDatabase(t))
 	admin := pgtest.Dial(t, url)
@@ -189,7 +195,7 @@ func TestCommitDoesNotEnd(t *testing.T) {
 	head := mustPublish(t, s, publication("s", "0")).Position
 	release := demandStandby(t, admin)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var inCommit *pending
 	first := 0 // the server applies the setting a little later
@@ -225,7 +231,7 @@ func TestCommitDoesNotEnd(t *testing.T) {
 	if err := <-batch; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a batch behind it ended with %v, want that nothing was stored", err)
 	}
-	readCtx, cancelRead := context.WithTimeout(t.Context(), 5*time.Second)
+	readCtx, cancelRead := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancelRead()
 	if _, err := s.ReadPage(readCtx, 0, backlog.PageRequest{Stream: publication("s", "").Stream, After: head, MaxFrames: 1, MaxBytes: 1 << 20}); err != nil {
 		t.Errorf("a page: %v", err)

@@ -22,20 +22,20 @@ func TestFlood(t *testing.T) {
 			}
 			flood(t, s, 2000)
 			for range 5 {
-				soon(t, "ping", time.Second, s.Ping)
-				soon(t, "load", 5*time.Second, func(ctx context.Context) error {
+				soon(t, "ping", 3*time.Second, s.Ping) // after thousands it would come later by far
+				soon(t, "load", 20*time.Second, func(ctx context.Context) error {
 					_, err := s.Load(ctx, 0, []backlog.LoadRequest{{Stream: testStream, MaxFrames: 10, MaxBytes: 1 << 20}})
 					return err
 				})
-				soon(t, "list", 5*time.Second, func(ctx context.Context) error {
+				soon(t, "list", 20*time.Second, func(ctx context.Context) error {
 					_, err := s.ListStreams(ctx, "", backlog.StreamName{}, 10)
 					return err
 				})
-				soon(t, "publish", 5*time.Second, func(ctx context.Context) error {
+				soon(t, "publish", 20*time.Second, func(ctx context.Context) error {
 					_, err := backlog.Publish(ctx, s, frame("other", "x"))
 					return err
 				})
-				soon(t, "set a policy", 5*time.Second, func(ctx context.Context) error {
+				soon(t, "set a policy", 20*time.Second, func(ctx context.Context) error {
 					return s.SetPolicy(ctx, backlog.Policy{Channel: "other", Backlog: pointerTo(uint64(9))})
 				})
 			}
