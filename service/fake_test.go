@@ -26,7 +26,7 @@ const fakeEpoch = 1
 type fakeStore struct {
 	backlog.Store // panics where a test calls what it does not expect
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards what follows, but what tests set before anything is called
 	heads map[backlog.StreamName]uint64
 	// submitted is every publication in the order of Submit.
 	submitted []backlog.Publication
@@ -320,10 +320,10 @@ func insecureOptions() []grpc.DialOption {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("it did not come true within 10 s that %s", what)
+			t.Fatalf("it did not come true within a minute that %s", what)
 		}
 		time.Sleep(time.Millisecond)
 	}

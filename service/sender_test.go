@@ -72,6 +72,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 		for _, call := range calls {
 			call.take(maxInFlight)
 		}
+		synctest.Wait()
 
 		// Nobody sends until all have been woken, and then one goroutine does.
 		var runs []func()
@@ -205,7 +206,7 @@ func TestNoWakeIsLost(t *testing.T) {
 	}
 	for i, call := range calls {
 		g.Go(func() {
-			deadline := time.Now().Add(20 * time.Second)
+			deadline := time.Now().Add(time.Minute)
 			for call.count < frames {
 				if time.Now().After(deadline) {
 					t.Errorf("call %d has %d of %d frames, and %d messages in flight", i, call.count, frames, call.inFlight())
