@@ -88,6 +88,9 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 		"a stream's body":   "POST /fanfare.v1.FanfareService/Subscribe HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/connect+json\r\nContent-Length: 1000\r\n\r\n\x00",
 		"the first request": "",
 		"the next request":  "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+		"HTTP/2's settings": http2Preface,
+		"HTTP/2's requests": http2Preface + http2Settings,
+		"HTTP/2's header":   http2Preface + http2Settings + http2HalfHeader,
 	}
 	var cutting sync.WaitGroup
 	for name, text := range slow {
