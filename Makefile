@@ -86,6 +86,18 @@ test-long: $(HEALTH_PROBE) $(EDGE_TOOLS) ## Run the tests with the long forms of
 	@bin=$$(deploy/postgres.sh bin); \
 	FANFARE_LONG=1 FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_HEALTH_PROBE='$(HEALTH_PROBE)' $(GO_TEST) -timeout 120m ./...
 
+CADDY_VERSION := v2.11.9
+CADDY := $(TOOLS)/caddy-$(CADDY_VERSION)/caddy
+
+.PHONY: test-caddy
+test-caddy: $(CADDY) ## Build Caddy, and test deploy/caddy with it; not part of make test
+	go vet -tags caddy ./deploy/caddy
+	@bin=$$(deploy/postgres.sh bin); \
+	FANFARE_TEST_POSTGRES_BIN="$$bin" FANFARE_TEST_CADDY='$(CADDY)' $(GO_TEST) -tags caddy -timeout 10m ./deploy/caddy
+
+$(CADDY):
+	GOFLAGS=-mod=mod GOBIN='$(@D)' go install github.com/caddyserver/caddy/v2/cmd/caddy@$(CADDY_VERSION)
+
 TIME ?= 10m
 SEED ?=
 

@@ -3,7 +3,7 @@
 // Package caddy_test runs this directory's configuration in Caddy, between two replicas
 // on PostgreSQL and their clients. FANFARE_TEST_CADDY names the program:
 //
-//	FANFARE_TEST_CADDY=$(command -v caddy) go test -tags caddy ./deploy/caddy
+//	make test-caddy
 package caddy_test
 
 import (
