@@ -226,8 +226,12 @@ class Resumption:
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:
             logger.warning(
-                "subscribing to %r, scope %r failed %d times: %s; again in %.1f s",
-                self._channel, self._scope, self._failures, error, seconds,
+                "subscribing to %r, scope %r, attempt %d: %s; again in %.1f s",
+                self._channel,
+                self._scope,
+                self._failures,
+                error,
+                seconds,
             )
 
 

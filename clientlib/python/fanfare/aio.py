@@ -314,5 +314,10 @@ class Subscription(SubscriptionBase[_Connection]):
         def end() -> None:
             self._late = read.cancel()
 
+        def done(_: Any) -> None:
+            timer.cancel()
+            if not read.cancelled():
+                read.exception()  # or asyncio complains of one that nobody waits for any more
+
         timer = loop.call_later(limit, late)
-        read.add_done_callback(lambda _: timer.cancel())
+        read.add_done_callback(done)

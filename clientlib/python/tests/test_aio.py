@@ -4,8 +4,9 @@ test_calls, so here is what is its own: calls, waiting, cancelling."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import unittest
-from typing import List, Type, TypeVar
+from typing import Any, List, Type, TypeVar
 
 from fanfare import (
     CaughtUp,
@@ -109,6 +110,25 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
         got += await take_payloads(subscription, 100 - len(got))
         self.assertEqual(got, numbered(1, 100))
         self.assertGreater(interruptions, 4)
+
+    async def test_has_nobody_told_of_a_call_that_nobody_waits_for(self) -> None:
+        # asyncio logged a traceback, as of an error that was forgotten.
+        proxy = Proxy(self.server.port)
+        self.addCleanup(proxy.close)
+        subscription = self.new_client(proxy.target).subscribe("c", "s")
+        await take(subscription, CaughtUp)
+        with self.assertRaises(asyncio.TimeoutError):
+            await asyncio.wait_for(subscription.__anext__(), 0.01)
+        complaints: List[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        read = subscription._read
+        assert read is not None
+        proxy.cut()
+        await asyncio.wait((read,), timeout=PATIENCE)
+        self.assertTrue(read.done())
+        del read, subscription
+        gc.collect()
+        self.assertEqual(complaints, [])
 
     async def test_resumes_after_a_crash(self) -> None:
         subscription = self.client.subscribe("c", "s")

@@ -293,7 +293,7 @@ class ResumptionTest(unittest.TestCase):
         resumption.ended(lost())
         with self.assertLogs("fanfare", "WARNING") as logs:
             self.waits(resumption, lost())
-        self.assertIn("failed 1 times", logs.output[0])
+        self.assertIn("attempt 1:", logs.output[0])
 
     def test_yields_caught_up(self) -> None:
         resumption = self.running()
