@@ -90,7 +90,8 @@ func WithAttemptTimeout(d time.Duration) Option {
 // WithIdleTimeout is how long a subscription bears to hear nothing, not even a
 // heartbeat, before it takes the call for dead and resumes. It must be longer than
 // several of the server's heartbeats (15 s by default) and only counts while the
-// subscription reads. Default, and what is not positive: 2 min.
+// subscription reads. A publisher bears as long that none of the frames on their way is
+// answered; a server answers within 30 s. Default, and what is not positive: 2 min.
 func WithIdleTimeout(d time.Duration) Option {
 	return func(c *config) { c.idleTimeout = orDefault(d, defaultIdleTimeout) }
 }

@@ -30,6 +30,8 @@ type pipeline struct {
 	// go alone, of which alone is true while one is on its way.
 	careful uint64
 	alone   bool
+	// silence watches whether answers come to the current call.
+	silence watch
 	pauses  pauses
 	closed  bool
 	// work has a token when there is something for the sender.
@@ -112,6 +114,9 @@ func (p *Publisher) next() (f *Pending, finished bool) {
 			continue
 		}
 		state.sent++
+		if len(p.sent) == 0 {
+			p.silence.start()
+		}
 		p.sent[f.number], p.alone = f, careful
 		return f, false
 	}
@@ -140,7 +145,9 @@ func (p *Publisher) answer(r *fanfarev1.PublishStreamResponse) {
 		return
 	}
 	delete(p.sent, f.number)
+	p.silence.start()
 	if len(p.sent) == 0 {
+		p.silence.stop()
 		signal(p.work) // for those that go alone
 	}
 	state := p.streams[f.given.Stream]

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/fanfare-io/fanfare/clientlib"
+	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
 )
 
@@ -108,5 +111,44 @@ func TestPublisherGivesUpTheFrameThatEndsItsCalls(t *testing.T) {
 		if got[i] != want[i] {
 			t.Fatalf("got %q, want %q", got, want)
 		}
+	}
+}
+
+// Symptom: a publisher waited for ever for a server that stood still behind a proxy that
+// answered the pings of the connection. Cause: publishes had a time for each attempt, and
+// subscriptions one without heartbeats; frames on their way to a call had none.
+func TestPublisherGivesUpASilentCall(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	fake := &fakeServer{publishStream: func(call fanfarev1.FanfareService_PublishStreamServer) error {
+		silent := calls.Add(1) == 1
+		for {
+			r, err := call.Recv()
+			if err != nil {
+				return err
+			}
+			if silent {
+				continue
+			}
+			position := &fanfarev1.Position{Epoch: 7, Sequence: r.GetNumber()}
+			if err := call.Send(&fanfarev1.PublishStreamResponse{Number: r.GetNumber(), Outcome: &fanfarev1.PublishStreamResponse_Published{
+				Published: &fanfarev1.PublishResponse{Position: position},
+			}}); err != nil {
+				return err
+			}
+		}
+	}}
+	c := newClient(t, []string{fake.start(t)}, clientlib.WithIdleTimeout(200*time.Millisecond))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	p := c.NewPublisher(ctx)
+	sent := []*clientlib.Pending{mustTake(t, p, frame(stream(""), "1")), mustTake(t, p, frame(stream(""), "2"))}
+	for i, s := range sent {
+		if got, err := s.Wait(ctx); err != nil || got.Position.Sequence != uint64(i+1) {
+			t.Errorf("frame %d: %v, %v", i+1, got, err)
+		}
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -54,30 +54,41 @@ func (p *Publisher) awaitWork(ctx context.Context) bool {
 // call is one PublishStream. It returns nil when it ended because the publisher is
 // finished.
 func (p *Publisher) call(ctx context.Context, r *recovery) *Error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	ctx, err := r.access.authorize(ctx)
 	if err != nil {
-		cancel()
 		return unsent(err)
 	}
 	server := &peer.Peer{}
 	call, err := p.client.stub.PublishStream(ctx, grpc.Peer(server))
 	if err != nil {
-		cancel()
 		return p.client.failed(err, server)
 	}
+	silence := p.watchSilence(func() { cancel(errIdle) })
+	defer silence.stop()
 	sending := make(chan struct{})
 	go func() {
 		defer close(sending)
 		p.send(ctx, call)
 	}()
 	err = p.receive(call, r)
-	cancel()
+	cancel(nil)
 	<-sending
 	if errors.Is(err, io.EOF) && p.finished() {
 		return nil
 	}
 	return p.client.failed(endOf(ctx, err), server)
+}
+
+// watchSilence has something called when frames of the call that begins are on their way
+// and no answer comes for too long.
+func (p *Publisher) watchSilence(tooLong func()) watch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silence = newWatch(p.client.idleTimeout, tooLong)
+	p.silence.stop()
+	return p.silence
 }
 
 // unsent is an error before anything was sent.

@@ -16,7 +16,8 @@ const (
 // Publisher publishes many frames over one call without waiting for each. Its methods
 // may be called from any goroutine.
 //
-// When the call ends it makes another and sends again what was not answered. Frames of
+// When the call ends, or nothing is answered for as long as [WithIdleTimeout] says, it
+// makes another and sends again what was not answered. Frames of
 // one stream are stored in the order of the calls of Publish. Therefore a frame that the
 // server refuses for a moment is tried again only if no later one of its stream was
 // stored; otherwise [Pending.Wait] returns the error.
