@@ -27,6 +27,8 @@ type fleet struct {
 	replicas []*servicetest.Replica
 	edges    []*replaceableEdge
 	next     atomic.Uint64
+	// majors are how many event streams were opened by each version of HTTP.
+	majors [3]atomic.Uint64
 }
 
 func newFleet(t *testing.T, url string, replicas, edges int, tune func(*sse.Config)) *fleet {
@@ -43,7 +45,10 @@ func newFleet(t *testing.T, url string, replicas, edges int, tune func(*sse.Conf
 		if i%2 == 0 {
 			options = append(options, clientlib.WithSession())
 		}
-		e := &replaceableEdge{t: t, http: &http.Client{Transport: &http.Transport{}}, client: newClient(t, addresses, options...), tune: tune}
+		e := &replaceableEdge{t: t, client: newClient(t, addresses, options...), tune: tune}
+		for major := range e.https {
+			e.https[major] = &http.Client{Transport: &http.Transport{Protocols: protocols(major == 0, major == 1)}}
+		}
 		e.serve()
 		t.Cleanup(e.stop)
 		f.edges = append(f.edges, e)
@@ -75,11 +80,19 @@ func (f *fleet) replace(drain bool) {
 	f.replicas[i] = next
 }
 
-// client is a client of an edge, of all in turn.
+// client is a client of an edge, of all in turn, by HTTP/1.1 and by HTTP/2 in turn.
 func (f *fleet) client() fanfarev1.FanfareServiceClient {
-	n := f.next.Add(1)
-	e := f.edges[n%uint64(len(f.edges))]
-	return &viaEdge{url: "http://" + e.address, http: e.http}
+	n, edges := f.next.Add(1), uint64(len(f.edges))
+	e := f.edges[n%edges]
+	return &viaEdge{url: "http://" + e.address, http: e.https[n/edges%uint64(len(e.https))], majors: &f.majors}
+}
+
+// protocols are those of HTTP without TLS.
+func protocols(http1, http2 bool) *http.Protocols {
+	var p http.Protocols
+	p.SetHTTP1(http1)
+	p.SetUnencryptedHTTP2(http2)
+	return &p
 }
 
 // replaceableEdge is an edge whose address stays while handlers come and go.
@@ -90,7 +103,8 @@ type replaceableEdge struct {
 	address string
 	handler *sse.Handler
 	server  *http.Server
-	http    *http.Client
+	// https are clients by HTTP/1.1 and by HTTP/2.
+	https [2]*http.Client
 }
 
 func (e *replaceableEdge) serve() {
@@ -110,7 +124,7 @@ func (e *replaceableEdge) serve() {
 		e.tune(&config)
 	}
 	e.handler = sse.New(e.client, config)
-	server := &http.Server{Handler: e.handler, ReadHeaderTimeout: patience}
+	server := &http.Server{Handler: e.handler, ReadHeaderTimeout: patience, Protocols: protocols(true, true)}
 	e.server = server
 	go func() { _ = server.Serve(socket) }()
 }
@@ -118,7 +132,9 @@ func (e *replaceableEdge) serve() {
 func (e *replaceableEdge) stop() {
 	e.handler.Close()
 	_ = e.server.Close()
-	e.http.CloseIdleConnections()
+	for _, c := range e.https {
+		c.CloseIdleConnections()
+	}
 }
 
 // replace has another handler in place of the edge's, after a drain or at once.
@@ -164,6 +180,11 @@ func TestGuaranteesHoldForBrowsers(t *testing.T) {
 			}
 		}
 		traffic.finish(servicetest.Unbroken)
+		for _, major := range []int{1, 2} {
+			if n := f.majors[major].Load(); n < 5 {
+				t.Errorf("%d event streams were opened by HTTP/%d", n, major)
+			}
+		}
 		var overtaken uint64
 		for _, e := range f.edges {
 			overtaken += e.handler.Stats().Overtaken

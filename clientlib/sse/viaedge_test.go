@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,6 +26,8 @@ type viaEdge struct {
 	fanfarev1.FanfareServiceClient
 	url  string
 	http *http.Client
+	// majors, if not nil, counts the event streams by their versions of HTTP.
+	majors *[3]atomic.Uint64
 	// query is added to that of each request.
 	query string
 }
@@ -47,6 +50,9 @@ func (v *viaEdge) Subscribe(ctx context.Context, request *fanfarev1.SubscribeReq
 	}
 	if s.response, err = v.http.Do(r); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	if v.majors != nil {
+		v.majors[s.response.ProtoMajor].Add(1)
 	}
 	switch s.response.StatusCode {
 	case http.StatusOK:
