@@ -122,3 +122,64 @@ func TestStreamsWithoutMemoryTellWhatIsKnown(t *testing.T) {
 		}
 	}
 }
+
+// A client that hangs up has its call cancelled at the server, whatever it calls by.
+func TestHangingUpCancelsTheCall(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	wait := func(ctx context.Context) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		ended <- ctx.Err()
+	}
+	w := newWorld(t, &upstreamServer{
+		publish: wait,
+		subscribe: func(stream grpc.ServerStreamingServer[fanfarev1.SubscribeResponse]) error {
+			wait(stream.Context())
+			return nil
+		},
+	}, Config{})
+	for _, c := range []struct{ path, media string }{
+		{"/v1/publish", "application/json"},
+		{fanfarev1.FanfareService_Publish_FullMethodName, "application/json"},
+		{fanfarev1.FanfareService_Publish_FullMethodName, "application/grpc-web+json"},
+		{fanfarev1.FanfareService_Subscribe_FullMethodName, "application/connect+json"},
+	} {
+		message := []byte("{}")
+		if isEnvelopedType(c.media) {
+			message = append(envelope(len(message)), message...)
+		}
+		ctx, hangUp := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+c.path, bytes.NewReader(message))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", c.media)
+		asked := make(chan error, 1)
+		go func() {
+			answer, err := http.DefaultClient.Do(r)
+			if err == nil {
+				_, err = io.Copy(io.Discard, answer.Body)
+				answer.Body.Close()
+			}
+			asked <- err
+		}()
+		select {
+		case <-begun:
+		case err := <-asked:
+			t.Fatalf("%s, %s: %v", c.path, c.media, err)
+		case <-time.After(patience):
+			t.Fatalf("%s, %s: the call did not begin", c.path, c.media)
+		}
+		hangUp()
+		<-asked
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%s, %s: the call ended with %v", c.path, c.media, err)
+			}
+		case <-time.After(patience / 2): // before the time of a unary call is over
+			t.Errorf("%s, %s: the call was not cancelled", c.path, c.media)
+			<-ended
+		}
+	}
+}

@@ -64,6 +64,8 @@ func streamsWorld(t *testing.T, server readingServer, config Config, placeTimeou
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	site.Config.Protocols = &protocols
+	// Clients hold as much as a frame may have, up to 512 KiB, for each request.
+	site.Config.HTTP2 = &http.HTTP2Config{MaxReadFrameSize: 16 << 10}
 	site.Start()
 	t.Cleanup(site.Close)
 	w.url = site.URL
