@@ -30,7 +30,7 @@ func chaosSize() (frames int, limit time.Duration) {
 	if inLongForm() {
 		return 100_000, 30 * time.Minute
 	}
-	return 4000, 4 * time.Minute
+	return 4000, 10 * time.Minute
 }
 
 // Eight publishers and 200 subscribers that resume, while the store

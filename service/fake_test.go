@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"sort"
 	"sync"
 	"testing"
 	"time"
@@ -34,7 +35,8 @@ type fakeStore struct {
 	// called.
 	answer func(ctx context.Context, p backlog.Publication, done func(backlog.Outcome, error))
 	// err, if not nil, is what everything but Submit returns.
-	err      error
+	err error
+	// streams are listed, in their order.
 	streams  []backlog.StreamState
 	policies []backlog.Policy
 	// policySet, if not nil, is called when a policy has been set.
@@ -201,11 +203,17 @@ func (s *fakeStore) ListStreams(_ context.Context, channel string, after backlog
 	if s.err != nil {
 		return nil, s.err
 	}
+	// By search: tests list very many.
+	from := sort.Search(len(s.streams), func(i int) bool {
+		n := s.streams[i].Stream
+		return n.Channel > after.Channel || n.Channel == after.Channel && n.Scope > after.Scope
+	})
 	var out []backlog.StreamState
-	for _, state := range s.streams {
-		n := state.Stream
-		behind := n.Channel > after.Channel || n.Channel == after.Channel && n.Scope > after.Scope
-		if behind && (channel == "" || n.Channel == channel) && len(out) < limit {
+	for _, state := range s.streams[from:] {
+		if len(out) == limit {
+			break
+		}
+		if channel == "" || state.Stream.Channel == channel {
 			out = append(out, state)
 		}
 	}
