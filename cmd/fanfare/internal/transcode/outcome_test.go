@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/gen/openapi"
@@ -28,7 +29,7 @@ func TestClientsDeadlines(t *testing.T) {
 		publish: func(ctx context.Context) { <-ctx.Done() },
 		subscribe: func(stream grpc.ServerStreamingServer[fanfarev1.SubscribeResponse]) error {
 			<-stream.Context().Done()
-			return nil
+			return status.FromContextError(stream.Context().Err()).Err()
 		},
 	}, Config{})
 	for _, c := range []struct{ name, path, media, timeout, value string }{

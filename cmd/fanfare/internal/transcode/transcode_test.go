@@ -35,12 +35,12 @@ type upstreamServer struct {
 
 func (s *upstreamServer) Publish(ctx context.Context, _ *fanfarev1.PublishRequest) (*fanfarev1.PublishResponse, error) {
 	s.publish(ctx)
-	return &fanfarev1.PublishResponse{}, nil
+	return &fanfarev1.PublishResponse{}, status.FromContextError(ctx.Err()).Err()
 }
 
 func (s *upstreamServer) PublishStream(stream grpc.BidiStreamingServer[fanfarev1.PublishStreamRequest, fanfarev1.PublishStreamResponse]) error {
 	s.publish(stream.Context())
-	return nil
+	return status.FromContextError(stream.Context().Err()).Err()
 }
 
 func (s *upstreamServer) GetStream(ctx context.Context, _ *fanfarev1.GetStreamRequest) (*fanfarev1.GetStreamResponse, error) {
