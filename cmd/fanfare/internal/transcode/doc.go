@@ -8,7 +8,11 @@
 // it.
 //
 // What it adds to the transcoder (connectrpc.com/vanguard) are bounds: of a request's
-// size, also when it is decompressed, of the requests that are read at a time, of the
-// unary calls that are under way, and of the time that a client may take for its
-// request and for each part of its answer; and errors of one form.
+// size, also when it is decompressed, of the memory for requests that are read at a time,
+// of which one client has at most half, of the unary calls that are under way, and of the
+// time that a client may take for its request and for each part of its answer; streams that
+// hold nothing while nothing comes; and errors of one form.
+//
+// The server is told in X-Forwarded-For who has connected. What a client says in such a
+// header is dropped: behind a proxy, a client is the proxy.
 package transcode
