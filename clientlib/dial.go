@@ -39,11 +39,12 @@ func DialOptions() []grpc.DialOption {
 // Connect returns a connection to the replicas at addresses, each HOST:PORT, whose calls
 // go to them in turn; one that is away does not matter. It is made when it is first used,
 // with [DialOptions] and then options, which must have credentials. The caller closes it.
-// Where one name stands for all replicas, grpc.NewClient does as well.
+// A certificate must be for the host of its replica's address. Where one name stands for
+// all replicas, grpc.NewClient does as well.
 func Connect(addresses []string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	var replicas resolver.State
 	for _, a := range addresses {
-		replicas.Endpoints = append(replicas.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: a}}})
+		replicas.Endpoints = append(replicas.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: a, ServerName: a}}})
 	}
 	list := manual.NewBuilderWithScheme("fanfare")
 	list.InitialState(replicas)
