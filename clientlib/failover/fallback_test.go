@@ -221,13 +221,13 @@ func TestEvictionMovesTheWorker(t *testing.T) {
 		reason  failover.Reason
 	}{
 		"that goes on":       {patience, true, failover.Evicted},
-		"that reads nothing": {500 * time.Millisecond, false, failover.Lost},
+		"that reads nothing": {1500 * time.Millisecond, false, failover.Lost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			database, path := migrated(t), socketIn(t)
 			h := startHub(t, database, path, func(cfg *servicetest.Config) {
-				cfg.Service.WriteTimeout, cfg.Service.UntakenTimeout = 300*time.Millisecond, test.untaken
+				cfg.Service.WriteTimeout, cfg.Service.UntakenTimeout = 1500*time.Millisecond, test.untaken // siblings read in it
 			})
 			// Windows that do not grow: otherwise the worker takes what it does not read.
 			fixed := func(cfg *failover.Config) {

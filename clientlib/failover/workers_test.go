@@ -85,7 +85,7 @@ func TestAWorkerThatStandsStill(t *testing.T) {
 	database, path := migrated(t), socketIn(t)
 	h := startHub(t, database, path, func(cfg *servicetest.Config) {
 		cfg.Backlog = new(int64(1 << 40))
-		cfg.Service.Keepalive, cfg.Service.KeepaliveTimeout = time.Second, time.Second
+		cfg.Service.Keepalive, cfg.Service.KeepaliveTimeout = time.Second, 4*time.Second // siblings answer in it
 	})
 	cfg := workerConfig{Hub: "unix://" + path, Database: database, Streams: 2, Publishes: true}
 	siblings := startWorkers(t, 2, cfg)

@@ -185,7 +185,7 @@ func TestCloseEndsEverything(t *testing.T) {
 // nobody. What one has not taken it gets when it comes back.
 func TestBrowsersThatTakeNothingAreEnded(t *testing.T) {
 	e := start(t, func(c *sse.Config, s *http.Server) {
-		c.WriteTimeout, c.RelayBytes = 500*time.Millisecond, 256<<10
+		c.WriteTimeout, c.RelayBytes = time.Second, 256<<10 // the one that reads does so in it
 		s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 			_ = c.(*net.TCPConn).SetWriteBuffer(64 << 10) // so that little fits between the two
 			return ctx
@@ -254,7 +254,7 @@ func TestTroubleThatPassesTellsToComeBack(t *testing.T) {
 
 func TestARelayLingersAndThenLeaves(t *testing.T) {
 	replica := servicetest.Start(t, embedded)
-	e := newEdge(t, newClient(t, []string{replica.Addr}), func(c *sse.Config, _ *http.Server) { c.Linger = 300 * time.Millisecond })
+	e := newEdge(t, newClient(t, []string{replica.Addr}), func(c *sse.Config, _ *http.Server) { c.Linger = 2 * time.Second })
 	for range 3 {
 		b := e.open(one)
 		b.until("caught_up")
