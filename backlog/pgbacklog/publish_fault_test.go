@@ -25,20 +25,21 @@ func startBehindProxy(t *testing.T, tune ...func(*committerConfig)) (s *Store, p
 	return s, proxy, url
 }
 
-// holdAnswer publishes while no answer reaches the store, and returns once the
-// server has committed.
-func holdAnswer(t *testing.T, s *Store, proxy *pgtest.ProxyServer, admin *pgx.Conn, publish func()) {
+// holdAnswer publishes a payload that nothing else has, and returns once the server has
+// committed. From the payload on no answer reaches the store on that connection; those to
+// a ping of the pool, or to the preparation of a statement, come before.
+func holdAnswer(t *testing.T, proxy *pgtest.ProxyServer, admin *pgx.Conn, payload string, publish func()) {
 	t.Helper()
-	const count = `select count(*) from fanfare.channel_frames`
-	before := pgtest.Query[int](t, admin, count)
-	// The pool pings a connection that was idle for a second, and the first use of a
-	// statement prepares it; either would wait for an answer instead of publishing. So
-	// both statements are used right before.
-	mustPublish(t, s, publication("warm", "up"))
-	mustPublish(t, s, keyed(publication("warm", "up"), fmt.Sprint(before)))
-	proxy.Blackhole(pgtest.ToClient)
+	sent := proxy.HoldReply(payload)
 	publish()
-	eventually(t, "the server has committed", func() bool { return pgtest.Query[int](t, admin, count) > before+2 })
+	select {
+	case <-sent:
+	case <-time.After(time.Minute):
+		t.Fatalf("%q was not sent", payload)
+	}
+	eventually(t, "the server has committed", func() bool {
+		return pgtest.Query[bool](t, admin, `select exists (select from fanfare.channel_frames where payload = $1)`, []byte(payload))
+	})
 }
 
 // The connection is lost between the commit and its answer: what has a key is
@@ -49,9 +50,10 @@ func TestConnectionLostAfterTheCommit(t *testing.T) {
 	admin := pgtest.Dial(t, url)
 	for round := range 5 {
 		scope := fmt.Sprint("s", round)
+		payload := "with a key in " + scope
 		var plain, withKey, behind *pending
-		holdAnswer(t, s, proxy, admin, func() {
-			withKey = submit(t.Context(), s, keyed(publication(scope, "key"), "k"))
+		holdAnswer(t, proxy, admin, payload, func() {
+			withKey = submit(t.Context(), s, keyed(publication(scope, payload), "k"))
 			plain = submit(t.Context(), s, publication(scope+" plain", "plain"))
 		})
 		behind = submit(t.Context(), s, publication(scope, "behind"))
@@ -68,7 +70,7 @@ func TestConnectionLostAfterTheCommit(t *testing.T) {
 		if _, err := plain.wait(t); err != nil && !errors.Is(err, backlog.ErrOutcomeUnknown) {
 			t.Errorf("the frame without a key ended with %v", err)
 		}
-		if got, want := stored(t, admin, scope), []string{"key", "behind"}; !slices.Equal(got, want) {
+		if got, want := stored(t, admin, scope), []string{payload, "behind"}; !slices.Equal(got, want) {
 			t.Errorf("stored %q, want %q", got, want)
 		}
 		if n := len(stored(t, admin, scope+" plain")); n > 1 {
@@ -82,7 +84,7 @@ func TestAnswerLost(t *testing.T) {
 	s, proxy, url := startBehindProxy(t, func(c *committerConfig) { c.CallTimeout = 2 * time.Second })
 	admin := pgtest.Dial(t, url)
 	var plain *pending
-	holdAnswer(t, s, proxy, admin, func() { plain = submit(t.Context(), s, publication("s", "plain")) })
+	holdAnswer(t, proxy, admin, "of a lost answer", func() { plain = submit(t.Context(), s, publication("s", "of a lost answer")) })
 	if _, err := plain.wait(t); !errors.Is(err, backlog.ErrOutcomeUnknown) {
 		t.Errorf("after the call timeout the publish ended with %v", err)
 	}
@@ -99,7 +101,7 @@ func TestDeadlineDuringTheCommit(t *testing.T) {
 	admin := pgtest.Dial(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
 	var p *pending
-	holdAnswer(t, s, proxy, admin, func() { p = submit(ctx, s, keyed(publication("s", "1"), "k")) })
+	holdAnswer(t, proxy, admin, "in a commit", func() { p = submit(ctx, s, keyed(publication("s", "in a commit"), "k")) })
 	began := time.Now()
 	cancel()
 	if _, err := p.wait(t); !errors.Is(err, backlog.ErrOutcomeUnknown) {
@@ -109,7 +111,7 @@ func TestDeadlineDuringTheCommit(t *testing.T) {
 		t.Errorf("the caller was kept for %v", elapsed)
 	}
 	proxy.Restore()
-	if o := mustPublish(t, s, keyed(publication("s", "1"), "k")); !o.Duplicate || o.Position.Sequence != 1 {
+	if o := mustPublish(t, s, keyed(publication("s", "in a commit"), "k")); !o.Duplicate || o.Position.Sequence != 1 {
 		t.Errorf("the retry got %+v", o)
 	}
 }

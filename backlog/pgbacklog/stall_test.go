@@ -122,7 +122,12 @@ func testStall(t *testing.T, stall stall) {
 		}
 	}
 
-	patient := submit(t.Context(), s, publication("s", "patient"))
+	// An attempt whose callers have left takes room until it ends.
+	var patient *pending
+	eventually(t, "there is room for another publish", func() bool {
+		patient = submit(t.Context(), s, publication("s", "patient"))
+		return patient.waiting() || !errors.Is(patient.err, backlog.ErrPublishQueueFull)
+	})
 	if stall.fails != nil {
 		if _, err := patient.wait(t); !stall.answersMeanwhile(err) {
 			t.Errorf("a publish without deadline ended with %v", err)
