@@ -2,7 +2,6 @@ package conformance_test
 
 import (
 	"context"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,7 +67,7 @@ func newFleet(t *testing.T, program string, flags ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t, program: program, database: pgtest.NewDatabase(t), flags: flags}
 	for range 2 {
-		address := freeAddress(t)
+		address := pgtest.FreeAddress(t)
 		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithConnectParams(quickly), grpc.WithPerRPCCredentials(bearer(token(t, time.Hour))))
 		if err != nil {
@@ -96,16 +95,6 @@ func newFleet(t *testing.T, program string, flags ...string) *fleet {
 var quickly = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond},
 	MinConnectTimeout: time.Second,
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	return lis.Addr().String()
 }
 
 func (f *fleet) addresses() (all []string) {

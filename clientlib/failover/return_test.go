@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fanfare-io/fanfare/backlog/pgbacklog/pgtest"
 	"github.com/fanfare-io/fanfare/clientlib/failover"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/servicetest"
@@ -46,7 +47,7 @@ func TestADrainedHubOnAPortIsWaitedFor(t *testing.T) {
 		}
 		return lis
 	}
-	lis := listen("127.0.0.1:0")
+	lis := listen(pgtest.FreeAddress(t))
 	first := serveOn(t, database, lis, drainQuickly)
 	w := newWorker(t, "", database, func(cfg *failover.Config) {
 		cfg.Hub, cfg.RestartWait = lis.Addr().String(), patience

@@ -108,16 +108,12 @@ type replaceableEdge struct {
 }
 
 func (e *replaceableEdge) serve() {
-	address := e.address
-	if address == "" {
-		address = "127.0.0.1:0"
+	if e.address == "" {
+		e.address = pgtest.FreeAddress(e.t)
 	}
-	socket, err := net.Listen("tcp", address)
+	socket, err := net.Listen("tcp", e.address)
 	if err != nil {
 		e.t.Fatal(err)
-	}
-	if e.address == "" {
-		e.address = socket.Addr().String()
 	}
 	config := sse.Config{Retry: time.Millisecond, Linger: 200 * time.Millisecond}
 	if e.tune != nil {

@@ -85,12 +85,12 @@ func start(t *testing.T, replicas ...*replica) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := free(t)
+	address := pgtest.FreeAddress(t)
 	_, port, _ := net.SplitHostPort(address)
 	edits := []string{"fanfare.example.com {", fmt.Sprintf(
 		"{\n\tadmin off\n\tskip_install_trust\n\tauto_https disable_redirects\n\thttps_port %s\n}\nlocalhost {\n\ttls internal\n\tbind 127.0.0.1", port)}
 	for i := range 3 {
-		at := &replica{http: free(t), grpc: free(t)}
+		at := &replica{http: pgtest.FreeAddress(t), grpc: pgtest.FreeAddress(t)}
 		if i < len(replicas) {
 			at = replicas[i]
 		}
@@ -382,17 +382,6 @@ func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// free is an address where nobody listens.
-func free(t *testing.T) string {
-	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	return lis.Addr().String()
 }
 
 // await waits until a condition holds.

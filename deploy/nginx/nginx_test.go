@@ -50,7 +50,7 @@ type proxy struct {
 // place.
 func start(t *testing.T, to upstreams, edits ...string) *proxy {
 	t.Helper()
-	p := &proxy{http: free(t), grpc: free(t)}
+	p := &proxy{http: pgtest.FreeAddress(t), grpc: pgtest.FreeAddress(t)}
 	replace := []string{"listen 80;", "listen " + p.http + ";", "listen 127.0.0.1:8420 http2;", "listen " + p.grpc + " http2;"}
 	for i := range 3 {
 		replace = append(replace,
@@ -83,7 +83,7 @@ func start(t *testing.T, to upstreams, edits ...string) *proxy {
 // startWith runs nginx with another server in place of the configuration.
 func startWith(t *testing.T, server string) *proxy {
 	t.Helper()
-	p := &proxy{http: free(t)}
+	p := &proxy{http: pgtest.FreeAddress(t)}
 	p.run(t, map[string]string{"conf.d/site.conf": strings.ReplaceAll(server, "LISTEN", p.http)})
 	return p
 }
@@ -164,18 +164,7 @@ func nth(t *testing.T, addresses []string, i int) string {
 	if i < len(addresses) {
 		return addresses[i]
 	}
-	return free(t)
-}
-
-// free is an address where nobody listens.
-func free(t *testing.T) string {
-	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	return lis.Addr().String()
+	return pgtest.FreeAddress(t)
 }
 
 func read(t *testing.T, name string) string {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -201,10 +202,14 @@ func (d *demo) tellProcess(p *part) {
 	}
 }
 
-// freeAddresses are addresses of loopback that nobody listens on.
+// freeAddresses are addresses of loopback that nobody listens on. The kernel gives none of
+// them, as it would a port from 32768 on, to a connection while its replica restarts.
 func freeAddresses(n int) (addresses []string, err error) {
-	for range n {
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
+	for tries := 0; len(addresses) < n; tries++ {
+		lis, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(22_000)))
+		if err != nil && tries < 1000 {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -86,18 +86,21 @@ func TestServerStopsAndStartsAgain(t *testing.T) {
 }
 
 // Symptom: a server did not start, or not again: its address was in use. Cause: the
-// kernel had given its port, free at the moment, to a connection of another test.
-func TestPortsAreNotThoseOfClients(t *testing.T) {
-	first := firstClientPort
+// kernel had given its port, free at the moment, to another test.
+func TestFreePortsAreNotTheKernels(t *testing.T) {
+	first := firstKernelPort
 	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
 		if _, err := fmt.Sscan(string(text), &first); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for range 100 {
-		if port, err := freePort(); err != nil || port >= first {
-			t.Fatalf("port %d, %v; clients get those from %d on", port, err, first)
+	seen := map[int]bool{}
+	for range 1000 {
+		port, err := freePort()
+		if err != nil || port >= first || seen[port] {
+			t.Fatalf("port %d, %v, seen before: %t; the kernel gives those from %d on", port, err, seen[port], first)
 		}
+		seen[port] = true
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -157,23 +155,6 @@ func (p *place) serve(own []string) (*Server, error) {
 		return nil, errors.Join(err, s.remove())
 	}
 	return s, nil
-}
-
-// firstClientPort is the first of those that the kernel may give to a connection: 32768
-// on Linux, 49152 elsewhere.
-const firstClientPort = 32768
-
-// freePort is not one that the kernel may give to a connection: any test's might take
-// it before the server does, or while the server is restarted.
-func freePort() (port int, err error) {
-	for range 100 {
-		port = 10_000 + rand.IntN(firstClientPort-10_000)
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("find a free port: %w", err)
 }
 
 func (s *Server) running() bool {
