@@ -37,8 +37,9 @@ func guardedWeb(next http.Handler, logger *slog.Logger) http.Handler {
 			logger.Error("a panic while a request over HTTP was answered", "panic", p, "stack", string(debug.Stack()))
 			// An answer that has begun ends in the middle, so that nobody takes it for a whole
 			// one. Otherwise the connection is broken, too, whose state nobody knows: that
-			// drops what is not sent yet.
-			if !answer.begun {
+			// drops what is not sent yet. EventSource comes again after that alone, and gives up
+			// for ever on an error.
+			if !answer.begun && !isEventStream(r) {
 				transcode.Refuse(w, http.StatusInternalServerError, "a fault in the server; its log has the details")
 				_ = http.NewResponseController(w).Flush() // the client has gone
 			}
@@ -46,6 +47,11 @@ func guardedWeb(next http.Handler, logger *slog.Logger) http.Handler {
 		}()
 		next.ServeHTTP(answer, r)
 	})
+}
+
+// isEventStream reports whether a request is for an event stream.
+func isEventStream(r *http.Request) bool {
+	return r.URL.Path == streamsPath || strings.HasPrefix(r.URL.Path, streamsPath+"/")
 }
 
 // begunWriter knows whether an answer has begun.
