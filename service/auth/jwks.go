@@ -22,21 +22,12 @@ const (
 	jwksRetry   = 30 * time.Second
 	// jwksTimeout bounds one fetch.
 	jwksTimeout = 5 * time.Second
-	// jwksPause is at least between two fetches that tokens of unknown keys cause:
-	// anybody can make up such tokens.
+	// jwksPause is at least between two fetches that tokens of unknown keys cause, but for
+	// one that follows another: anybody can make up such tokens.
 	jwksPause = 10 * time.Second
 	// maxJWKSBytes bounds a set: hundreds of keys, with their certificates.
 	maxJWKSBytes = 1 << 20
 )
-
-// Fetches tell how the keys of an issuer have come since the start.
-type Fetches struct {
-	Succeeded, Failed uint64
-	// Last is when those that are in force were fetched; zero: there are none yet.
-	Last time.Time
-	// Keys is how many of those verify tokens.
-	Keys int
-}
 
 // jwks are the keys of an issuer, fetched from a URL by one goroutine. What was fetched
 // last stays in force while they cannot be fetched, however long that takes: who keeps the
@@ -55,9 +46,15 @@ type jwks struct {
 	limit *rate.Limiter
 	// under is closed when the fetch that is under way has ended; nil if none is.
 	under chan struct{}
-	// keys are replaced together; none of them changes.
-	keys    []Key
-	fetches Fetches
+	// begun and done number the fetches that began and ended last, from 1.
+	begun, done uint64
+	// unpermitted is true if the one that began last needed no permit of limit.
+	unpermitted bool
+	// keys are replaced together; none of them changes. They are of the fetch number of,
+	// which ended at last; 0: there are none yet.
+	keys []Key
+	of   uint64
+	last time.Time
 }
 
 // newJWKS tries to fetch the keys, and does so again and again until ctx ends.
@@ -68,8 +65,9 @@ func newJWKS(ctx context.Context, address string, logger *slog.Logger) (*jwks, e
 	j := &jwks{
 		url: address, client: &http.Client{CheckRedirect: noRedirect, Timeout: jwksTimeout}, logger: logger,
 		wanted: make(chan struct{}, 1), ended: make(chan struct{}),
-		limit: rate.NewLimiter(rate.Every(jwksPause), 1), under: make(chan struct{}), failing: true,
+		limit: rate.NewLimiter(rate.Every(jwksPause), 1), failing: true,
 	}
+	j.beginLocked()
 	j.fetch(ctx)
 	go j.run(ctx)
 	return j, nil
@@ -90,21 +88,22 @@ func (j *jwks) fitting(algorithm, kid string) []Key {
 	return fit
 }
 
-// last is when those that are known were fetched; zero: never.
-func (j *jwks) last() time.Time {
+// numbers returns those of the fetches that began last and ended last, and of that which
+// the keys are of.
+func (j *jwks) numbers() (begun, done, of uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.fetches.Last
+	return j.begun, j.done, j.of
 }
 
-// refetched waits for a fetch, for whoever does not know a key: for that which is under
-// way, or else for one that it begins, unless it was not long ago that one was begun. It
-// reports whether there was one. The fetch does not end with ctx: it is for all who come
-// within the pause.
-func (j *jwks) refetched(ctx context.Context) bool {
-	under := j.begin()
+// refetched waits for the end of a fetch after number done: of that which is under way, or
+// else of one that it begins. It reports whether there was one. The fetch does not end with
+// ctx: it is for all who come meanwhile. follows says that the caller came while number
+// done was under way.
+func (j *jwks) refetched(ctx context.Context, done uint64, follows bool) bool {
+	under, over := j.begin(done, follows)
 	if under == nil {
-		return false
+		return over
 	}
 	select {
 	case <-under:
@@ -116,15 +115,30 @@ func (j *jwks) refetched(ctx context.Context) bool {
 }
 
 // begin returns what is closed at the end of the fetch that is under way, or that begins;
-// nil if none may.
-func (j *jwks) begin() chan struct{} {
+// nil if none may begin, or if one after number done is over. Those who came while one was
+// under way have another without a permit: its answer may be older than their key, and
+// anybody can have one begin. Those who come during that one have not, as such fetches would
+// never end.
+func (j *jwks) begin(done uint64, follows bool) (under chan struct{}, over bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.under == nil && j.limit.Allow() {
-		j.under = make(chan struct{})
-		j.wanted <- struct{}{} // there is room: it is taken before the fetch ends
+	if j.under != nil || j.done > done {
+		return j.under, j.done > done
 	}
-	return j.under
+	unpermitted := follows && !j.unpermitted
+	if !unpermitted && !j.limit.Allow() {
+		return nil, false
+	}
+	j.beginLocked()
+	j.unpermitted = unpermitted
+	j.wanted <- struct{}{} // there is room: it is taken before the fetch ends
+	return j.under, false
+}
+
+func (j *jwks) beginLocked() {
+	j.under = make(chan struct{})
+	j.begun++
+	j.unpermitted = false
 }
 
 // run fetches the keys until ctx ends.
@@ -138,7 +152,7 @@ func (j *jwks) run(ctx context.Context) {
 		case <-time.After(j.rest()):
 			j.mu.Lock()
 			if j.under == nil {
-				j.under = make(chan struct{})
+				j.beginLocked()
 			} else {
 				<-j.wanted // this is the fetch
 			}
@@ -166,12 +180,9 @@ func (j *jwks) fetch(ctx context.Context) {
 	j.failing = err != nil
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err != nil {
-		j.fetches.Failed++
-	} else {
-		j.keys = keys
-		j.fetches.Succeeded++
-		j.fetches.Last, j.fetches.Keys = time.Now(), len(keys)
+	j.done = j.begun
+	if err == nil {
+		j.keys, j.of, j.last = keys, j.done, time.Now()
 	}
 	close(j.under)
 	j.under = nil
@@ -179,7 +190,10 @@ func (j *jwks) fetch(ctx context.Context) {
 
 // log tells how a fetch ended, unless it went well, as the last one did.
 func (j *jwks) log(ctx context.Context, keys, leftOut int, err error) {
-	switch last := j.last(); {
+	j.mu.Lock()
+	last := j.last
+	j.mu.Unlock()
+	switch {
 	case err != nil && last.IsZero():
 		j.logger.WarnContext(ctx, "the keys of the issuer of tokens cannot be fetched, and none are known", "error", err)
 	case err != nil:

@@ -206,6 +206,105 @@ func TestWithdrawingAllKeysIsFinal(t *testing.T) {
 	}
 }
 
+// Symptom: a page with a good token was refused for ever. Cause: somebody had made up a kid
+// just before, and the set that was fetched for that one was older than the token's key.
+func TestKeyThatIsYoungerThanTheFetchUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newSlowIssuer(t, jwkSet(jwk(p256Signer(), "old")))
+		begun := i.fetches()
+		madeUp := i.verify(t, p256Signer().sign(t, header("kid", "made up")))
+		i.set = jwkSet(jwk(ed25519Signer(), "next"))
+		good := i.verify(t, ed25519Signer().sign(t, header("kid", "next")))
+		late := i.verify(t, p256Signer().sign(t, header("kid", "late")))
+		i.release()
+		if err := <-madeUp; !errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnknownKey) {
+			t.Errorf("the token that was made up: %v", err)
+		}
+		synctest.Wait()
+		// Only one follows without a permit. Who comes during that one is not told for good.
+		young := i.verify(t, ed25519Signer().sign(t, header("kid", "younger")))
+		i.release()
+		if err := <-good; err != nil {
+			t.Errorf("the token of the new key: %v", err)
+		}
+		if err := <-late; !errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnknownKey) {
+			t.Errorf("a token of no key: %v", err)
+		}
+		if err := <-young; !errors.Is(err, ErrUnknownKey) {
+			t.Errorf("a token that came during the last fetch: %v", err)
+		}
+		if n := i.fetches() - begun; n != 2 {
+			t.Errorf("the keys were fetched %d times", n)
+		}
+	})
+}
+
+// What an issuer does not say is not known: until it has been asked after a token came, and
+// has answered, the token is not refused for good.
+func TestUnknownKeysAreRefusedForGoodOnceTheIssuerHasSaidSo(t *testing.T) {
+	i := startIssuer(t)
+	i.serve(jwkSet(jwk(p256Signer(), "ec")))
+	v := newVerifier(t, Config{JWKSURL: i.url})
+	token := ed25519Signer().sign(t, header("kid", "unknown"))
+	look := func(what string, unknown bool) {
+		t.Helper()
+		if _, err := v.Verify(t.Context(), token); !errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnknownKey) != unknown {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	look("when the issuer has said so", false)
+	look("within the pause", true)
+	i.answer(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	permitRefetch(v)
+	look("while the issuer is away", true)
+	token = p256Signer().sign(t, header("kid", "ec"), claim("exp", "soon"))
+	look("of a key that is known", false)
+}
+
+// slowIssuer answers each fetch but the first when the test says so, with the set that there
+// was when it began.
+type slowIssuer struct {
+	verifier *Verifier
+	set      []byte
+	fetched  atomic.Int64
+	released chan struct{}
+}
+
+// newSlowIssuer is for a test in a bubble of synctest.
+func newSlowIssuer(t *testing.T, set []byte) *slowIssuer {
+	i := &slowIssuer{set: set, released: make(chan struct{})}
+	transport := http.DefaultTransport
+	http.DefaultTransport = roundTripper(func(*http.Request) (*http.Response, error) {
+		set := i.set
+		if i.fetched.Add(1) > 1 {
+			<-i.released
+		}
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(set))}, nil
+	})
+	t.Cleanup(func() { http.DefaultTransport = transport })
+	i.verifier = newVerifier(t, Config{JWKSURL: "http://issuer.example/keys"})
+	return i
+}
+
+func (i *slowIssuer) fetches() int64 { return i.fetched.Load() }
+
+// release has the fetch that is under way answered.
+func (i *slowIssuer) release() {
+	i.released <- struct{}{}
+	synctest.Wait()
+}
+
+// verify begins to verify a token, and returns when it waits for a fetch, or is done.
+func (i *slowIssuer) verify(t *testing.T, token string) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := i.verifier.Verify(t.Context(), token)
+		done <- err
+	}()
+	synctest.Wait()
+	return done
+}
+
 // Anybody can make up kids; they must not have the issuer asked each time.
 func TestMadeUpKeysDoNotFloodTheIssuer(t *testing.T) {
 	i := startIssuer(t)
@@ -359,34 +458,33 @@ func TestKeysAreFetchedAgainAndAgain(t *testing.T) {
 	defer func() { http.DefaultTransport = transport }()
 	synctest.Test(t, func(t *testing.T) {
 		v := newVerifier(t, Config{JWKSURL: "http://issuer.example/keys"})
-		look := func(what string, want int64, told Fetches) {
+		look := func(what string, want int64, last time.Time) {
 			t.Helper()
 			synctest.Wait()
-			if got, ok := v.Fetches(); got != told || !ok || fetched.Load() != want {
-				t.Errorf("%s: %d fetches, told are %+v, want %d and %+v", what, fetched.Load(), got, want, told)
+			v.jwks.mu.Lock()
+			defer v.jwks.mu.Unlock()
+			if fetched.Load() != want || !v.jwks.last.Equal(last) || len(v.jwks.keys) != 1 {
+				t.Errorf("%s: %d fetches, the last that succeeded at %s, want %d and %s; %d keys", what, fetched.Load(), v.jwks.last, want, last, len(v.jwks.keys))
 			}
 		}
 		elapse(10*jwksRefresh + time.Second)
 		kept := time.Now().Add(-time.Second)
-		look("in 50 min", 11, Fetches{Succeeded: 11, Last: kept, Keys: 1})
+		look("in 50 min", 11, kept)
 		// They are tried for sooner while they cannot be fetched, and those that are known
 		// stay, however long that takes.
 		status.Store(http.StatusBadGateway)
 		elapse(jwksRefresh + 24*time.Hour)
-		failed := 24*uint64(time.Hour/jwksRetry) + 1
-		look("in a day without the issuer", 11+int64(failed), Fetches{Succeeded: 11, Failed: failed, Last: kept, Keys: 1})
+		failed := 24*int64(time.Hour/jwksRetry) + 1
+		look("in a day without the issuer", 11+failed, kept)
 		if _, err := v.Verify(t.Context(), p256Signer().sign(t, header("kid", "ec"))); err != nil {
 			t.Errorf("a day after the last fetch: %v", err)
 		}
 		status.Store(http.StatusOK)
 		elapse(jwksRetry)
-		look("when it is back", 12+int64(failed), Fetches{Succeeded: 12, Failed: failed, Last: time.Now().Add(-time.Second), Keys: 1})
+		look("when it is back", 12+failed, time.Now().Add(-time.Second))
 		elapse(jwksRefresh)
-		look("afterwards", 13+int64(failed), Fetches{Succeeded: 13, Failed: failed, Last: time.Now().Add(-time.Second), Keys: 1})
+		look("afterwards", 13+failed, time.Now().Add(-time.Second))
 	})
-	if _, ok := newVerifier(t, Config{Keys: secretSigner().keys(t, "")}).Fetches(); ok {
-		t.Error("without a URL there are fetches")
-	}
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

@@ -37,6 +37,10 @@ var (
 	// ErrNoKeys: the issuer's keys have not been fetched yet, so nothing is known of the
 	// token. Trying again may help.
 	ErrNoKeys = errors.New("the keys of the issuer have not been fetched yet")
+	// ErrUnknownKey is an ErrInvalid that is not final: no key that is known can have
+	// signed the token, and the issuer could not be asked since the token came. Trying
+	// again after 10 s may help.
+	ErrUnknownKey = fmt.Errorf("%w with the keys that are known by now", ErrInvalid)
 )
 
 // Config says which tokens are valid. There must be a key or a URL of keys.
@@ -77,7 +81,7 @@ type Verifier struct {
 // NewVerifier returns a Verifier. With a JWKSURL it tries for 5 s to fetch the keys, and
 // succeeds also if it cannot: they are fetched later. They are then fetched every 5 min
 // until ctx ends, every 30 s while they cannot be, and when a token names one that is not
-// known, but not within 10 s of the last time.
+// known, but not within 10 s of the last time, unless one came while they were fetched.
 func NewVerifier(ctx context.Context, config Config) (*Verifier, error) {
 	config = config.withDefaults()
 	if len(config.Keys) == 0 && config.JWKSURL == "" {
@@ -113,24 +117,14 @@ func newParser(methods []string, config Config) *jwt.Parser {
 	return jwt.NewParser(options...)
 }
 
-// Fetches tell how the keys of [Config.JWKSURL] have come; ok is false if there is none. It
-// does not block.
-func (v *Verifier) Fetches() (f Fetches, ok bool) {
-	if v.jwks == nil {
-		return Fetches{}, false
-	}
-	v.jwks.mu.Lock()
-	defer v.jwks.mu.Unlock()
-	return v.jwks.fetches, true
-}
-
 // Internal returns a token that only this process knows and that allows everything, for
 // connections of the server to itself. It must not leave the process.
 func (v *Verifier) Internal() string { return v.internal }
 
-// Verify returns who has a token, which is without the word Bearer. If no key
-// that is known has signed it, it may wait until the issuer's are fetched, for 5 s at most.
-// The error is ErrExpired, ErrInvalid, ErrNoKeys or that of ctx. A token that was verified within the last minute costs a hash.
+// Verify returns who has a token, which is without the word Bearer. If no key that is known
+// has signed it, it may wait until the issuer's are fetched, for 10 s at most. The error is
+// ErrExpired, ErrInvalid, ErrUnknownKey, ErrNoKeys or that of ctx. A token that was verified
+// within the last minute costs a hash.
 func (v *Verifier) Verify(ctx context.Context, token string) (*Identity, error) {
 	if subtle.ConstantTimeCompare([]byte(token), []byte(v.internal)) == 1 {
 		return v.trusted, nil
@@ -159,19 +153,26 @@ func (v *Verifier) Verify(ctx context.Context, token string) (*Identity, error) 
 // verify tries the keys that are known. Only if none of them has signed the token, and one
 // of the issuer's that is not known may have, those are fetched.
 func (v *Verifier) verify(ctx context.Context, token string) (*Identity, error) {
+	if v.jwks == nil {
+		identity, _, err := v.verifyKnown(token)
+		return identity, refusal(err)
+	}
+	came, done, of := v.jwks.numbers()
 	identity, missing, err := v.verifyKnown(token)
-	if missing && v.jwks.refetched(ctx) {
+	// A fetch that had begun before the token came may bring keys that are older than its.
+	for follows := false; missing && done <= came && v.jwks.refetched(ctx, done, follows); follows = true {
+		_, done, of = v.jwks.numbers()
 		identity, missing, err = v.verifyKnown(token)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case missing && v.jwks.last().IsZero():
+	case missing && of == 0:
 		return nil, ErrNoKeys
-	case err != nil:
-		return nil, refusal(err)
+	case missing && of <= came:
+		return nil, fmt.Errorf("%w: %w", ErrUnknownKey, err)
 	}
-	return identity, nil
+	return identity, refusal(err)
 }
 
 // verifyKnown verifies a token with the keys that are known. missing is true if none of
@@ -251,8 +252,11 @@ func keyID(t *jwt.Token) (string, error) {
 	return kid, nil
 }
 
-// refusal is why a token is refused.
+// refusal is why a token is refused; nil if it is not.
 func refusal(err error) error {
+	if err == nil {
+		return nil
+	}
 	for _, other := range otherFaults {
 		if errors.Is(err, other) {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
