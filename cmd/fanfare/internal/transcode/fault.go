@@ -43,9 +43,13 @@ func faultOf(ctx context.Context) *fault {
 	return f
 }
 
-// streamFault is why the requests of a stream are read no further. The transcoder has the
-// server's end of the call break then, and says no more.
-type streamFault struct{ status atomic.Pointer[status.Status] }
+// streamFault is why the requests of a stream are read no further, or its answer is passed on
+// no further. The server's end of the call ends or breaks then, and says nothing of it.
+type streamFault struct {
+	status atomic.Pointer[status.Status]
+	// stores is true once something was handed on that may be stored.
+	stores atomic.Bool
+}
 
 type streamFaultKey struct{}
 
@@ -54,12 +58,28 @@ func withStreamFault(ctx context.Context) (context.Context, *streamFault) {
 	return context.WithValue(ctx, streamFaultKey{}, f), f
 }
 
-// streamFaultOf is the fault of a stream; nil if there is none.
+// streamFaultOf is the fault of a stream, for one whose requests were all answered; nil if
+// there is none.
 func streamFaultOf(ctx context.Context) *status.Status {
 	if f, ok := ctx.Value(streamFaultKey{}).(*streamFault); ok {
 		return f.status.Load()
 	}
 	return nil
+}
+
+// lostWith is the fault of a stream that has broken; nil if there is none.
+func lostWith(ctx context.Context) *status.Status {
+	f, _ := ctx.Value(streamFaultKey{}).(*streamFault)
+	if f == nil || f.status.Load() == nil || !f.stores.Load() {
+		return streamFaultOf(ctx)
+	}
+	return outcomeUnknown(f.status.Load().Message())
+}
+
+// outcomeUnknown is what a publish is told whose answer is lost: UNAVAILABLE, for one, says
+// that nothing was stored.
+func outcomeUnknown(why string) *status.Status {
+	return withReason(codes.Unknown, reasonUnknown, why+"; whether what was not answered is stored is not known")
 }
 
 // set keeps the fault, and returns it as an error.

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -16,13 +16,14 @@ import (
 var errNoMemory = errors.New("as much is held for calls over HTTP as may be")
 
 // memory bounds what is held for all calls together, and for those of one client: of that
-// at most half, so that no client alone can have the others refused. A client is an address
-// without its port; all who come through one proxy are one.
+// at most half, so that no client alone can have the others refused. A client is an IPv4
+// address, or the /64 of an IPv6 address, all of which one network has; all who come through
+// one proxy are one, and all whose address is none of the two.
 type memory struct {
 	bytes  int64
 	all    *semaphore.Weighted
 	mu     sync.Mutex // guards what follows
-	shares map[string]*share
+	shares map[netip.Prefix]*share
 }
 
 // share is what one client may hold.
@@ -32,16 +33,13 @@ type share struct {
 }
 
 func newMemory(bytes int64) *memory {
-	return &memory{bytes: bytes, all: semaphore.NewWeighted(bytes), shares: map[string]*share{}}
+	return &memory{bytes: bytes, all: semaphore.NewWeighted(bytes), shares: map[netip.Prefix]*share{}}
 }
 
 // budget is for one request. It must be given back. Whoever needs more than there is waits
 // for as long as patience.
 func (m *memory) budget(r *http.Request, patience time.Duration) *budget {
-	client, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		client = r.RemoteAddr
-	}
+	client := clientOf(r.RemoteAddr)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	own := m.shares[client]
@@ -53,10 +51,24 @@ func (m *memory) budget(r *http.Request, patience time.Duration) *budget {
 	return &budget{memory: m, client: client, own: own, patience: patience}
 }
 
+// clientOf is the client at an address with a port.
+func clientOf(address string) netip.Prefix {
+	addrPort, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	addr := addrPort.Addr().Unmap()
+	bits := addr.BitLen()
+	if addr.Is6() {
+		bits = 64
+	}
+	return netip.PrefixFrom(addr.WithZone(""), bits).Masked()
+}
+
 // budget is what one request has taken of the memory for all.
 type budget struct {
 	memory   *memory
-	client   string
+	client   netip.Prefix
 	own      *share
 	patience time.Duration
 
@@ -131,10 +143,12 @@ func (b *budget) releaseLocked(bytes int64) {
 
 // giveBack gives back what is taken. Nothing more can be taken.
 func (b *budget) giveBack() {
-	b.shrink(0)
 	b.mu.Lock()
 	was := b.over
+	// Together: what is taken between the two would never be given back.
 	b.over = true
+	b.releaseLocked(b.taken)
+	b.taken = 0
 	b.mu.Unlock()
 	if was {
 		return

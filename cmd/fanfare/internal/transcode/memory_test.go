@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -49,5 +50,63 @@ func TestOneClientCannotTakeAllMemory(t *testing.T) {
 	}
 	if !m.all.TryAcquire(size) || len(m.shares) != 0 {
 		t.Errorf("not everything was given back; %d clients are kept", len(m.shares))
+	}
+}
+
+// Symptom: memory was lost for good, bit by bit, until every request was refused. Cause: what
+// a stream took for a message while its call ended, after what it had was given back and
+// before no more could be taken, was never given back.
+func TestNothingIsTakenBesideGivingBack(t *testing.T) {
+	const size = 1 << 20
+	m := newMemory(size)
+	for try := range 3000 {
+		b := m.budget(&http.Request{RemoteAddr: "192.0.2.1:1"}, patience)
+		begun, over := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(over)
+			close(begun)
+			for bytes := int64(1); b.take(t.Context(), bytes) == nil; bytes++ {
+			}
+		}()
+		<-begun
+		b.giveBack()
+		<-over
+		if !m.all.TryAcquire(size) {
+			t.Fatalf("try %d: what was taken meanwhile was not given back", try)
+		}
+		m.all.Release(size)
+	}
+}
+
+// Symptom: whoever has one IPv6 network, of 2^64 addresses, could have everybody else refused
+// with two of them. Cause: each address had a share of its own.
+func TestClientsAreNetworks(t *testing.T) {
+	for _, c := range []struct {
+		address, client string
+	}{
+		{"192.0.2.1:1", "192.0.2.1/32"},
+		{"[::ffff:192.0.2.1]:2", "192.0.2.1/32"},
+		{"[2001:db8:0:1::1]:1", "2001:db8:0:1::/64"},
+		{"[2001:db8:0:1:ffff::2]:2", "2001:db8:0:1::/64"},
+		{"[2001:db8:0:2::1]:1", "2001:db8:0:2::/64"},
+		{"[fe80::1%eth0]:1", "fe80::/64"},
+	} {
+		if got := clientOf(c.address); got != netip.MustParsePrefix(c.client) {
+			t.Errorf("%s is of %s", c.address, got)
+		}
+	}
+	const size = 1000
+	m := newMemory(size)
+	take := func(address string) error {
+		return m.budget(&http.Request{RemoteAddr: address}, time.Millisecond).take(t.Context(), size/2)
+	}
+	if err := take("[2001:db8::1]:1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := take("[2001:db8::ffff:1]:1"); !errors.Is(err, errNoMemory) {
+		t.Errorf("another address of the network: %v", err)
+	}
+	if err := take("[2001:db8:0:1::1]:1"); err != nil {
+		t.Errorf("another network: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package transcode
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -43,20 +44,35 @@ type messages struct {
 	deadline *readDeadline
 	timeout  time.Duration
 
-	// publishes is true if what was handed on may have been stored, unanswered; begun, if
-	// anything was.
-	publishes, begun bool
+	// publishes is true if what is handed on may be stored.
+	publishes bool
 	// rest is what has not been handed on of the message that was read last.
 	rest []byte
+	// err is why no more is read.
+	err error
+}
+
+type messagesKey struct{}
+
+// withMessages returns a context in which the requests of a stream are kept.
+func withMessages(ctx context.Context, m *messages) context.Context {
+	return context.WithValue(ctx, messagesKey{}, m)
+}
+
+// messagesOf are the requests of a stream; nil if they are to be read from the body.
+func messagesOf(ctx context.Context) *messages {
+	m, _ := ctx.Value(messagesKey{}).(*messages)
+	return m
 }
 
 // Read implements io.Reader.
 func (m *messages) Read(p []byte) (int, error) {
-	if len(m.rest) == 0 {
-		if err := m.next(); err != nil {
-			m.held.shrink(0)
-			return 0, err
-		}
+	if len(m.rest) == 0 && m.err == nil {
+		m.err = m.next()
+	}
+	if m.err != nil {
+		m.held.shrink(0)
+		return 0, m.err
 	}
 	n := copy(p, m.rest)
 	if m.rest = m.rest[n:]; len(m.rest) == 0 {
@@ -66,7 +82,7 @@ func (m *messages) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next reads a message. The error is io.EOF if there is none.
+// next reads a message. The error is io.EOF if the server is to have no more.
 func (m *messages) next() error {
 	flags, message, err := m.receive()
 	if err != nil {
@@ -86,7 +102,9 @@ func (m *messages) next() error {
 			return m.invalid("%s", requestMessage(err))
 		}
 	}
-	m.begun = true
+	if m.publishes {
+		m.fault.stores.Store(true)
+	}
 	m.rest = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	m.held.shrink(int64(cap(m.rest)))
 	return nil
@@ -100,6 +118,7 @@ func (m *messages) receive() (flags byte, message []byte, err error) {
 	}
 	m.deadline.set(time.Now().Add(m.timeout))
 	if _, err := io.ReadFull(m.ReadCloser, envelope[1:]); err != nil {
+		m.deadline.set(time.Time{})
 		return 0, nil, m.explain(err)
 	}
 	size := int64(binary.BigEndian.Uint32(envelope[1:]))
@@ -132,22 +151,29 @@ func (m *messages) tooLarge() error {
 }
 
 func (m *messages) invalid(format string, args ...any) error {
-	return m.fault.set(codes.InvalidArgument, reasonField,
+	return m.stop(codes.InvalidArgument, reasonField,
 		fmt.Sprintf(format, args...)+"; nothing of it was sent to the server, and the same again would not be")
 }
 
 // explain keeps for the client why its message was not read.
 func (m *messages) explain(err error) error {
 	switch {
-	case errors.Is(err, errNoMemory) && m.publishes && m.begun:
-		// UNAVAILABLE says that nothing was stored.
-		return m.fault.set(codes.Unknown, reasonUnknown, "the server reads as many requests over HTTP as it may; this message was not sent to the server, and whether what was not answered is stored is not known")
 	case errors.Is(err, errNoMemory):
-		return m.fault.set(codes.Unavailable, reasonLimit, "the server reads as many requests over HTTP as it may; this message was not sent to the server; try again")
+		return m.stop(codes.Unavailable, reasonLimit, "the server reads as many requests over HTTP as it may; this message was not sent to the server; try again")
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return m.fault.set(codes.DeadlineExceeded, "", "a message did not come to its end in time; nothing of it was sent to the server")
+		return m.stop(codes.DeadlineExceeded, "", "a message did not come to its end in time; nothing of it was sent to the server")
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return m.invalid("the last message is cut off")
+	}
+	return err
+}
+
+// stop has no more be read, for a fault. The server answers what it has if that may be
+// stored, and the fault is told after it; else it need not go on.
+func (m *messages) stop(code codes.Code, reason, message string) error {
+	err := m.fault.set(code, reason, message)
+	if m.fault.stores.Load() {
+		return io.EOF
 	}
 	return err
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -106,21 +105,6 @@ func TestPublishesWithoutAnAnswer(t *testing.T) {
 	})
 	if code, p := away.ask(t, "/v1/publish", strings.NewReader("{}")); code != http.StatusServiceUnavailable || p.Code != "unavailable" {
 		t.Errorf("nobody there: status %d, %+v", code, p)
-	}
-}
-
-// A message for which there is no memory ends its stream. Only if nothing was handed on
-// before is it known that nothing was stored.
-func TestStreamsWithoutMemoryTellWhatIsKnown(t *testing.T) {
-	for _, c := range []struct {
-		publishes, begun bool
-		want             codes.Code
-	}{{true, false, codes.Unavailable}, {true, true, codes.Unknown}, {false, true, codes.Unavailable}} {
-		m := &messages{publishes: c.publishes, begun: c.begun, fault: new(streamFault)}
-		_ = m.explain(errNoMemory)
-		if got := m.fault.status.Load().Code(); got != c.want {
-			t.Errorf("publishes %t, begun %t: %s", c.publishes, c.begun, got)
-		}
 	}
 }
 

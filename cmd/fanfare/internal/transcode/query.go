@@ -44,18 +44,18 @@ func positionParameters(described protoreflect.ServiceDescriptor) map[string][]s
 func (h *Handler) readable(w http.ResponseWriter, r *http.Request) bool {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		refuseField(w, "", fmt.Sprintf("the query cannot be read: %.100s", err))
+		RefuseField(w, "", fmt.Sprintf("the query cannot be read: %.100s", err))
 		return false
 	}
 	if field, message := repeated(query); field != "" {
-		refuseField(w, field, message)
+		RefuseField(w, field, message)
 		return false
 	}
 	for _, name := range h.positions[r.URL.Path] {
 		epoch, sequence := name+".epoch", name+".sequence"
 		text, whole := query[name]
 		if query.Has(epoch) != query.Has(sequence) || whole && query.Has(epoch) {
-			refuseField(w, name, fmt.Sprintf("give either %s=EPOCH-SEQUENCE, or both %s and %s", name, epoch, sequence))
+			RefuseField(w, name, fmt.Sprintf("give either %s=EPOCH-SEQUENCE, or both %s and %s", name, epoch, sequence))
 			return false
 		}
 		if !whole {
@@ -63,7 +63,7 @@ func (h *Handler) readable(w http.ResponseWriter, r *http.Request) bool {
 		}
 		position, err := backlog.ParsePosition(text[0])
 		if err != nil {
-			refuseField(w, name, fmt.Sprintf("%s: %s", name, err))
+			RefuseField(w, name, fmt.Sprintf("%s: %s", name, err))
 			return false
 		}
 		query.Del(name)
@@ -87,7 +87,9 @@ func repeated(query url.Values) (field, message string) {
 	return "", ""
 }
 
-func refuseField(w http.ResponseWriter, field, message string) {
+// RefuseField answers with a Problem of a field that is outside its limit; empty: it cannot
+// be said of which.
+func RefuseField(w http.ResponseWriter, field, message string) {
 	writeProblem(w, http.StatusBadRequest, Problem{
 		Code: connect.CodeInvalidArgument.String(), Reason: reasonField, Field: field, Message: message,
 	})

@@ -67,7 +67,7 @@ func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request) {
 		}
 		in.deadline.set(time.Time{}) // the server's own bounds the whole
 		r.Body = in
-		h.rpc.ServeHTTP(out, r)
+		h.rpc.ServeHTTP(out, r.WithContext(withMessages(ctx, in)))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -44,15 +45,22 @@ func (s readingServer) PublishStream(call grpc.BidiStreamingServer[fanfarev1.Pub
 
 // streamsWorld is a Handler that speaks HTTP/2, too, and whose requests for memory wait for as
 // long as placeTimeout.
-func streamsWorld(t *testing.T, server readingServer, config Config, placeTimeout time.Duration) *world {
+func streamsWorld(t *testing.T, server fanfarev1.FanfareServiceServer, config Config, placeTimeout time.Duration) *world {
 	t.Helper()
 	inside := bufconn.Listen(64 << 10)
 	g := grpc.NewServer()
 	fanfarev1.RegisterFanfareServiceServer(g, server)
 	go func() { _ = g.Serve(inside) }()
 	t.Cleanup(g.Stop)
-	config.Dial, config.Rules, config.Logger = inside.DialContext, openapi.Rules, slog.New(slog.DiscardHandler)
-	w := &world{}
+	w := &world{conns: make(chan net.Conn, 100)}
+	config.Dial = func(ctx context.Context) (net.Conn, error) {
+		conn, err := inside.DialContext(ctx)
+		if err == nil {
+			w.conns <- conn
+		}
+		return conn, err
+	}
+	config.Rules, config.Logger = openapi.Rules, slog.New(slog.DiscardHandler)
 	var err error
 	if w.handler, err = New(config); err != nil {
 		t.Fatal(err)

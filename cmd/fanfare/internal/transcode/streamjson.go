@@ -162,6 +162,9 @@ func (a *jsonAnswer) end() error {
 
 // Flush implements http.Flusher. A part of a message is not sent.
 func (a *jsonAnswer) Flush() {
+	if !a.begun {
+		a.WriteHeader(http.StatusOK) // else it would go as it came
+	}
 	if len(a.envelope) == 0 {
 		_ = http.NewResponseController(a.ResponseWriter).Flush()
 	}

@@ -174,3 +174,14 @@ func TestAnswersInJSONComeInPieces(t *testing.T) {
 		}
 	}
 }
+
+// Symptom: a stream that was flushed before its first message said that it is in Protocol
+// Buffers, and then came in JSON. Cause: the flush sent the header as the server had it.
+func TestAnswersInJSONSaySoWhenFlushedFirst(t *testing.T) {
+	out := httptest.NewRecorder()
+	out.Header().Set("Content-Type", "application/connect+proto")
+	answer := &jsonAnswer{ResponseWriter: out, media: "application/connect+json"}
+	if answer.Flush(); !out.Flushed || out.Result().Header.Get("Content-Type") != "application/connect+json" {
+		t.Errorf("flushed: %t, %v", out.Flushed, out.Result().Header)
+	}
+}

@@ -105,6 +105,10 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body, _ = r.GetBody()
 		r.ContentLength = int64(len(body))
 	}
+	if m := messagesOf(r.Context()); m != nil {
+		// They are as gRPC has them. The transcoder would take an empty one for the end.
+		r.Body, r.ContentLength = m, -1
+	}
 	r, cancel := withDeadline(r)
 	defer cancel()
 	u.proxy.ServeHTTP(w, r)
@@ -200,7 +204,7 @@ func setStatus(header http.Header, st *status.Status) {
 
 func (u *upstream) statusOf(r *http.Request, err error) *status.Status {
 	ctx := r.Context()
-	if st := streamFaultOf(ctx); st != nil {
+	if st := lostWith(ctx); st != nil {
 		return st
 	}
 	// By the clock: timers may be late, and the server's earlier.
@@ -214,8 +218,7 @@ func (u *upstream) statusOf(r *http.Request, err error) *status.Status {
 	u.logger.Debug("a call over HTTP was not answered", "error", err)
 	var notReached *dialError
 	if publishes[r.URL.Path] && !errors.As(err, &notReached) {
-		// UNAVAILABLE says that nothing was stored.
-		return withReason(codes.Unknown, reasonUnknown, "the connection to the server was lost; whether what was not answered is stored is not known")
+		return outcomeUnknown("the connection to the server was lost")
 	}
 	return status.New(codes.Unavailable, "the server cannot be reached, or the connection to it was lost")
 }
@@ -245,13 +248,17 @@ func (a *answer) Read(p []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
-	ctx := a.response.Request.Context()
-	if errors.Is(err, io.EOF) && (streamFaultOf(ctx) == nil || a.response.Trailer.Get("Grpc-Status") != "0") {
-		return n, err
+	var st *status.Status
+	if !errors.Is(err, io.EOF) {
+		st = a.upstream.statusOf(a.response.Request, err)
+	} else if a.response.Trailer.Get("Grpc-Status") == "0" {
+		// All is not well, either, if not all was passed on, to the server or by it.
+		st = streamFaultOf(a.response.Request.Context())
 	}
-	// All is not well, either, if the server has sent all and not all was passed on.
-	a.response.Trailer = http.Header{}
-	setStatus(a.response.Trailer, a.upstream.statusOf(a.response.Request, err))
+	if st != nil {
+		a.response.Trailer = http.Header{}
+		setStatus(a.response.Trailer, st)
+	}
 	return n, io.EOF
 }
 
