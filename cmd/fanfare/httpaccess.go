@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/fanfare-io/fanfare/clientlib"
 	"github.com/fanfare-io/fanfare/clientlib/sse"
 	"github.com/fanfare-io/fanfare/cmd/fanfare/internal/transcode"
@@ -77,7 +75,11 @@ func (a *webAccess) identify(r *http.Request) (*auth.Identity, error) {
 
 // token is that of the header Authorization, or else of the cookie.
 func (a *webAccess) token(r *http.Request) (string, error) {
-	if header := r.Header.Get("Authorization"); header != "" {
+	headers := r.Header.Values("Authorization")
+	if len(headers) > 1 {
+		return "", &sse.Refusal{Status: http.StatusUnauthorized, Message: fmt.Sprintf("the header Authorization is there %d times; send it once", len(headers))}
+	}
+	if header := strings.Join(headers, ""); header != "" {
 		scheme, token, _ := strings.Cut(header, " ")
 		if !strings.EqualFold(scheme, "Bearer") || token == "" {
 			return "", &sse.Refusal{Status: http.StatusUnauthorized, Message: "the header Authorization must be Bearer and a token"}
@@ -131,9 +133,9 @@ func (routes *webRoutes) sign(w http.ResponseWriter, r *http.Request) {
 		routes.events.Refuse(w, r, err)
 		return
 	}
-	request, invalid := readSignRequest(w, r)
-	if invalid != nil {
-		invalid.refuse(w)
+	request, field, message := readSignRequest(w, r)
+	if request == nil {
+		transcode.RefuseField(w, field, message)
 		return
 	}
 	if err := mayRead(identity, request.names()); err != nil {
@@ -146,7 +148,7 @@ func (routes *webRoutes) sign(w http.ResponseWriter, r *http.Request) {
 	}
 	signed, err := access.signer.Sign(request.url(), expires)
 	if err != nil {
-		(&fieldError{"streams", strings.TrimPrefix(err.Error(), "sse: ")}).refuse(w)
+		transcode.RefuseField(w, "streams", strings.TrimPrefix(err.Error(), "sse: "))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -156,34 +158,24 @@ func (routes *webRoutes) sign(w http.ResponseWriter, r *http.Request) {
 	}{signed.String(), expires.UTC().Truncate(time.Second)})
 }
 
-func readSignRequest(w http.ResponseWriter, r *http.Request) (*signRequest, *fieldError) {
+// readSignRequest returns nil if a field of the request is outside its limit, and which.
+func readSignRequest(w http.ResponseWriter, r *http.Request) (request *signRequest, field, message string) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return nil, &fieldError{"Content-Type", "Content-Type must be application/json"}
+		return nil, "Content-Type", "Content-Type must be application/json"
 	}
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSignedURLBytes))
 	decoder.DisallowUnknownFields()
-	var request signRequest
-	if err := decoder.Decode(&request); err != nil {
-		return nil, &fieldError{"body", fmt.Sprintf("the body is not the JSON that is expected: %v", err)}
+	request = new(signRequest)
+	if err := decoder.Decode(request); err != nil {
+		return nil, "body", fmt.Sprintf("the body is not the JSON that is expected: %v", err)
 	}
 	if n := len(request.Streams); n < 1 || n > maxSignedURLStreams {
-		return nil, &fieldError{"streams", fmt.Sprintf("streams must be 1 to %d, there are %d", maxSignedURLStreams, n)}
+		return nil, "streams", fmt.Sprintf("streams must be 1 to %d, there are %d", maxSignedURLStreams, n)
 	}
 	if most := int(sse.MaxSignedFor / time.Second); request.Seconds < 0 || request.Seconds > most {
-		return nil, &fieldError{"seconds", fmt.Sprintf("seconds must be from 1 to %d, or 0 for %d", most, signedURLTime/time.Second)}
+		return nil, "seconds", fmt.Sprintf("seconds must be from 1 to %d, or 0 for %d", most, signedURLTime/time.Second)
 	}
-	return &request, nil
-}
-
-// fieldError says what of a request for a signed URL is outside its limit.
-type fieldError struct{ field, message string }
-
-func (e *fieldError) refuse(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusBadRequest)
-	_ = json.NewEncoder(w).Encode(transcode.Problem{ // the client has gone
-		Code: connect.CodeInvalidArgument.String(), Message: e.message, Reason: clientlib.ReasonInvalidField, Field: e.field,
-	})
+	return request, "", ""
 }
 
 func (r *signRequest) names() []clientlib.Stream {

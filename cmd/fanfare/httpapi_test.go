@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fanfare-io/fanfare/gen/openapi"
+	"github.com/fanfare-io/fanfare/service/auth"
 )
 
 // Every unary call is reached as JSON over HTTP, on a store on which nothing was ever
@@ -279,4 +283,90 @@ func TestDescriptionOfHTTP(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Symptom: heartbeat was not described, and clients are made of the description. Parameters
+// that the server does not know are refused, with those that it does.
+func TestParametersOfEventStreamsAreDescribed(t *testing.T) {
+	s := startEmbedded(t)
+	var description struct {
+		Paths map[string]struct {
+			Get struct {
+				Parameters []struct {
+					Name, In string
+					Ref      string `json:"$ref"`
+				}
+			}
+		}
+		Components struct {
+			Parameters map[string]struct{ Name, In string }
+		}
+	}
+	if err := json.Unmarshal(openapi.Document, &description); err != nil {
+		t.Fatal(err)
+	}
+	refused := get(t, siteURL(t, s.stdout)+"/v1/streams?channel=c&nothing=1").problem(t)
+	list := regexp.MustCompile("none of (.*)").FindStringSubmatch(refused.Message)
+	if refused.Field != "nothing" || list == nil {
+		t.Fatalf("%+v", refused)
+	}
+	known := strings.Split(list[1], ", ")
+	slices.Sort(known)
+	for path, inPath := range map[string][]string{"/v1/streams": nil, "/v1/streams/{channel}/{scope}": {"channel", "scope", "stream"}} {
+		var described []string
+		for _, p := range description.Paths[path].Get.Parameters {
+			if p.Ref != "" {
+				referred := description.Components.Parameters[p.Ref[strings.LastIndex(p.Ref, "/")+1:]]
+				p.Name, p.In = referred.Name, referred.In
+			}
+			if p.In == "query" {
+				described = append(described, p.Name)
+			}
+		}
+		slices.Sort(described)
+		want := slices.DeleteFunc(slices.Clone(known), func(name string) bool { return slices.Contains(inPath, name) })
+		if !slices.Equal(described, want) {
+			t.Errorf("of %s are described %q, the server knows %q", path, described, want)
+		}
+	}
+	if !strings.Contains(string(openapi.Document), "fanfare.heartbeat") {
+		t.Error("the event that heartbeat=event asks for is not described")
+	}
+}
+
+// Symptom: event streams and signed URLs went by the first of two Authorization headers, where
+// calls refuse both; whoever checks the other one in front has checked the wrong one.
+func TestTwoTokensAreRefused(t *testing.T) {
+	secret, key := secretFile(t)
+	s := startEmbedded(t, "--jwt-secret-file", secret, "--signed-url-key-file", writeFile(t, "key", strings.Repeat("k", 40)), "--http-cookie", "session")
+	site := siteURL(t, s.stdout)
+	all := []auth.Permission{{Channel: "*", Scope: "*"}}
+	token := signToken(t, key, time.Hour, auth.Permissions{Subscribe: all, Publish: all})
+	post(t, site+"/v1/publish", publishJSON("c", "s", "x"), bearer(token))
+	const signing = `{"streams": [{"channel": "c", "scope": "s"}]}`
+	for name, ask := range map[string]func(change ...func(*http.Request)) page{
+		"a call":       func(c ...func(*http.Request)) page { return get(t, site+"/v1/frames?channel=c&scope=s", c...) },
+		"a signed URL": func(c ...func(*http.Request)) page { return post(t, site+"/v1/signed-url", signing, c...) },
+		"Connect": func(c ...func(*http.Request)) page {
+			return post(t, site+"/fanfare.v1.FanfareService/GetStream", `{"channel": "c", "scope": "s"}`, c...)
+		},
+	} {
+		if p := ask(bearer(token)); p.status != http.StatusOK {
+			t.Errorf("%s with one token: status %d, %s", name, p.status, p.body)
+		}
+		if p := ask(bearer(token), header("Cookie", "session="+token), another(token)); p.status != http.StatusUnauthorized {
+			t.Errorf("%s with two tokens: status %d, %s", name, p.status, p.body)
+		}
+	}
+	if tab := open(t, nil, site+"/v1/streams/c/s", bearer(token)); tab.status != http.StatusOK {
+		t.Errorf("an event stream with one token: status %d", tab.status)
+	}
+	if tab := open(t, nil, site+"/v1/streams/c/s", bearer(token), another(token)); tab.status != http.StatusUnauthorized {
+		t.Errorf("an event stream with two tokens: status %d", tab.status)
+	}
+}
+
+// another adds a second header with a token.
+func another(token string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Add("Authorization", "Bearer "+token) }
 }
