@@ -21,9 +21,10 @@ type Client struct {
 
 	// tasks are the goroutines that Close waits for.
 	tasks sync.WaitGroup
+	// closing is closed when the client is, under mu.
+	closing chan struct{}
 
-	mu     sync.Mutex // guards what follows
-	closed bool
+	mu sync.Mutex // guards what follows
 	// ends end the contexts of the tasks, by their numbers.
 	ends map[uint64]context.CancelCauseFunc
 	last uint64
@@ -34,7 +35,7 @@ type Client struct {
 func New(conn grpc.ClientConnInterface, options ...Option) *Client {
 	c := &Client{
 		config: configure(options), conn: conn, stub: fanfarev1.NewFanfareServiceClient(conn),
-		ends: map[uint64]context.CancelCauseFunc{},
+		closing: make(chan struct{}), ends: map[uint64]context.CancelCauseFunc{},
 	}
 	c.tokenCache, c.telemetry = newTokenCache(c.tokens), c.newTelemetry()
 	if c.multiplexed {
@@ -57,16 +58,22 @@ func (c *Client) Close() error {
 func (c *Client) endTasks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed = true
+	if c.isClosed() {
+		return
+	}
+	close(c.closing)
 	for _, end := range c.ends {
 		end(ErrClosed)
 	}
 }
 
 func (c *Client) isClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
+	select {
+	case <-c.closing:
+		return true
+	default:
+		return false
+	}
 }
 
 // run runs a task, unless the client is closed. The task's context ends with ctx, and
@@ -74,7 +81,7 @@ func (c *Client) isClosed() bool {
 func (c *Client) run(ctx context.Context, task func(ctx context.Context)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.isClosed() {
 		return false
 	}
 	ctx, end := context.WithCancelCause(ctx)

@@ -63,13 +63,13 @@ func (f *fakeServer) Session(s fanfarev1.FanfareService_SessionServer) error {
 }
 
 // start serves until the test ends, and returns the address.
-func (f *fakeServer) start(t testing.TB) string {
+func (f *fakeServer) start(t testing.TB, options ...grpc.ServerOption) string {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(options...)
 	fanfarev1.RegisterFanfareServiceServer(server, f)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(socket) })

@@ -7,8 +7,15 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 )
+
+// maxEndings is how many calls in a row may end on one frame before it is given up, which
+// with the pauses of [WithBackoff]'s default takes some seconds: calls also end so while a
+// proxy refuses them for a while, whatever they carry.
+const maxEndings = 5
 
 // pipeline is what a Publisher has taken and not yet answered.
 //
@@ -30,6 +37,8 @@ type pipeline struct {
 	// go alone, of which alone is true while one is on its way.
 	careful uint64
 	alone   bool
+	// endings is how many calls in a row ended while it was.
+	endings int
 	// silence watches whether answers come to the current call.
 	silence watch
 	pauses  pauses
@@ -145,6 +154,7 @@ func (p *Publisher) answer(r *fanfarev1.PublishStreamResponse) {
 		return
 	}
 	delete(p.sent, f.number)
+	p.endings = 0
 	p.silence.start()
 	if len(p.sent) == 0 {
 		p.silence.stop()
@@ -229,6 +239,8 @@ func (p *Publisher) callEnded(e *Error) {
 	defer p.mu.Unlock()
 	if e.refusesAFrame() {
 		p.suspectLocked(e)
+	} else {
+		p.endings = 0
 	}
 	back := slices.Collect(maps.Values(p.sent))
 	if e.mayHaveStored() {
@@ -254,17 +266,46 @@ func (p *Publisher) callEnded(e *Error) {
 	p.requeueLocked(back)
 }
 
-// suspectLocked finds out for which frame the call ended: one that went alone was it. It
-// must not end each call anew, and hold up all others with that.
+// suspectLocked finds out for which frame the call ended: for one that goes alone, if
+// several do in a row. It must not end each call anew, and hold up all others with that.
 func (p *Publisher) suspectLocked(e *Error) {
 	for number, f := range p.sent {
 		if !p.alone {
 			p.careful = max(p.careful, number)
 			continue
 		}
-		delete(p.sent, number)
-		p.resolveLocked(f, Published{}, f.told(e))
+		if p.endings++; p.endings == maxEndings {
+			p.endings = 0
+			delete(p.sent, number)
+			p.resolveLocked(f, Published{}, f.told(e))
+		}
 	}
+}
+
+// notSent gives up a frame that grpc, or what the caller's connection has around it, does
+// not send: for its size, or since it cannot be encoded. The call ends for it; unlike a
+// server, which has answered before, that says nothing of the other frames. It returns what
+// does.
+func (p *Publisher) notSent(f *Pending, err error) *Error {
+	e := errorOf(err)
+	switch e.Code {
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.Unauthenticated:
+		// That is the call's end, and no fault of the frame.
+	default:
+		p.giveUp(f, e)
+	}
+	return &Error{Code: codes.Unknown, Message: "the call ended because a frame could not be sent: " + e.Error(), cause: e}
+}
+
+func (p *Publisher) giveUp(f *Pending, e *Error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sent[f.number] != f {
+		return // a server has answered what it did not get
+	}
+	delete(p.sent, f.number)
+	p.streams[f.given.Stream].sent--
+	p.resolveLocked(f, Published{}, f.abandoned(e))
 }
 
 // end fails everything that is left.

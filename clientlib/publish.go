@@ -20,10 +20,10 @@ import (
 // publish is tried again whatever became of the last try, without one only where nothing
 // was stored for certain; in between are pauses as [WithBackoff] has them, or longer
 // where the server asks for it. That goes on until ctx ends, so give it a deadline; the
-// error is then both ctx's and the last *[Error]. [Client.Close] ends it, too, before the
-// next try, with [ErrClosed]. Other errors are at once: an *[Error] with what the server
-// said, and what a token source failed with. One that is [ErrOutcomeUnknown] leaves open
-// whether the frame was published.
+// error is then both ctx's and the last *[Error]. [Client.Close] ends it, too, in a pause
+// at once and else after the try under way, with [ErrClosed]. Other errors are at once: an
+// *[Error] with what the server said, and what a token source failed with. One that is
+// [ErrOutcomeUnknown] leaves open whether the frame was published.
 func (c *Client) Publish(ctx context.Context, frame NewFrame) (Published, error) {
 	ctx, task := c.telemetry.publish(ctx, []NewFrame{frame})
 	var result Published
@@ -158,10 +158,15 @@ func (c *Client) retry(ctx context.Context, safe bool, try func(context.Context,
 		default:
 			return told
 		}
-		if !wait(ctx, pause) {
-			return ended(context.Cause(ctx), told)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		case <-c.closing:
 		}
-		if c.isClosed() {
+		switch {
+		case ctx.Err() != nil:
+			return ended(context.Cause(ctx), told)
+		case c.isClosed():
 			return ended(ErrClosed, told)
 		}
 	}
@@ -179,10 +184,17 @@ func (c *Client) attempt(ctx context.Context, safe bool, access *access, try fun
 		return nil, err
 	}
 	server := &peer.Peer{}
-	if err = try(ctx, grpc.Peer(server)); err == nil {
+	if err = try(ctx, answerOptions(server)...); err == nil {
 		return nil, nil
 	}
 	return c.failed(err, server), nil
+}
+
+// answerOptions have a publish say which server got it, and take its answer whatever the
+// connection's limit is: grpc's error for one that is larger would look like a refusal of
+// what was stored.
+func answerOptions(server *peer.Peer) []grpc.CallOption {
+	return []grpc.CallOption{grpc.Peer(server), grpc.MaxCallRecvMsgSize(maxMessageBytes)}
 }
 
 // failed is the error of a publish. grpc says which server got a call; if none did, the
@@ -191,7 +203,8 @@ func (c *Client) failed(err error, server *peer.Peer) *Error {
 	e := errorOf(err)
 	if _, says := c.conn.(*grpc.ClientConn); says && server.Addr == nil && e.Reason == "" {
 		switch e.Code {
-		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled,
+			codes.Internal: // such as headers that are larger than the server takes
 			e.unsent = true
 		}
 	}

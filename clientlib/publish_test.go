@@ -214,12 +214,13 @@ func TestPublishWaitsForAServer(t *testing.T) {
 }
 
 // Symptom: a publish went on after its client was closed, for ever if its context let it,
-// and a closed client still published.
+// and a closed client still published; and while it paused, which servers may ask for as
+// long as they like, it did not see that.
 func TestCloseEndsPublishes(t *testing.T) {
 	t.Parallel()
 	var tries atomic.Int64
 	tried := make(chan struct{}, 1)
-	away := refusal(codes.Unavailable, "STORE_UNAVAILABLE", 0)
+	away := refusal(codes.Unavailable, "STORE_UNAVAILABLE", time.Hour)
 	c := newClient(t, []string{(&fakeServer{publish: func(context.Context, *fanfarev1.PublishRequest) (*fanfarev1.PublishResponse, error) {
 		tries.Add(1)
 		select {

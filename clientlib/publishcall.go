@@ -61,20 +61,25 @@ func (p *Publisher) call(ctx context.Context, r *recovery) *Error {
 		return unsent(err)
 	}
 	server := &peer.Peer{}
-	call, err := p.client.stub.PublishStream(ctx, grpc.Peer(server))
+	call, err := p.client.stub.PublishStream(ctx, answerOptions(server)...)
 	if err != nil {
 		return p.client.failed(err, server)
 	}
 	silence := p.watchSilence(func() { cancel(errIdle) })
 	defer silence.stop()
-	sending := make(chan struct{})
+	sending := make(chan *Error, 1)
 	go func() {
-		defer close(sending)
-		p.send(ctx, call)
+		e := p.send(ctx, call)
+		if e != nil {
+			cancel(e) // interceptors leave the call as it is
+		}
+		sending <- e
 	}()
 	err = p.receive(call, r)
 	cancel(nil)
-	<-sending
+	if e := <-sending; e != nil {
+		return e
+	}
 	if errors.Is(err, io.EOF) && p.finished() {
 		return nil
 	}
@@ -98,25 +103,29 @@ func unsent(err error) *Error {
 	return e
 }
 
-// send sends what there is until the publisher is finished, or sending fails: then
-// receiving does, too, and knows why.
-func (p *Publisher) send(ctx context.Context, call grpc.BidiStreamingClient[fanfarev1.PublishStreamRequest, fanfarev1.PublishStreamResponse]) {
+// send sends what there is until the publisher is finished, or the call has ended: then
+// receiving knows why. An error is why this side ends it.
+func (p *Publisher) send(ctx context.Context, call grpc.BidiStreamingClient[fanfarev1.PublishStreamRequest, fanfarev1.PublishStreamResponse]) *Error {
 	for {
 		f, finished := p.next()
 		switch {
 		case finished:
 			_ = call.CloseSend() // receiving knows of failures
-			return
+			return nil
 		case f != nil:
-			if call.Send(&fanfarev1.PublishStreamRequest{Number: f.number, Frame: f.frame}) != nil {
-				return
+			err := call.Send(&fanfarev1.PublishStreamRequest{Number: f.number, Frame: f.frame})
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return p.notSent(f, err)
 			}
 			continue
 		}
 		select {
 		case <-p.work:
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }

@@ -17,10 +17,15 @@ const (
 // may be called from any goroutine.
 //
 // When the call ends, or nothing is answered for as long as [WithIdleTimeout] says, it
-// makes another and sends again what was not answered. Frames of
-// one stream are stored in the order of the calls of Publish. Therefore a frame that the
-// server refuses for a moment is tried again only if no later one of its stream was
-// stored; otherwise [Pending.Wait] returns the error.
+// makes another and sends again what was not answered. Frames of one stream are stored in
+// the order of the calls of Publish. Therefore a frame that the server refuses for a
+// moment is tried again only if no later one of its stream was stored; otherwise
+// [Pending.Wait] returns the error.
+//
+// A frame that is larger than grpc takes is given up alone. Where it is the connection
+// that does not send it, by grpc.MaxCallSendMsgSize or an interceptor, grpc ends the call
+// without a word of the server: frames without an idempotency key that are on their way
+// are then of unknown outcome. So leave the limit to the server.
 type Publisher struct {
 	client *Client
 	frames *semaphore.Weighted
