@@ -3,16 +3,20 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/fanfare-io/fanfare/backlog"
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -54,15 +58,14 @@ func publishRequest(number uint64, channel string) *fanfarev1.PublishStreamReque
 	return &fanfarev1.PublishStreamRequest{Number: number, Frame: &fanfarev1.NewFrame{Channel: channel}}
 }
 
-func openPublishStream(t *testing.T, store backlog.Store) (fanfarev1.FanfareService_PublishStreamClient, *Server, func() error) {
+func openPublishStream(t *testing.T, store backlog.Store) fanfarev1.FanfareService_PublishStreamClient {
 	t.Helper()
-	s := testServer(t, store)
-	client, _, g := serve(t, s)
+	client, _, _ := serve(t, testServer(t, store))
 	stream, err := client.PublishStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return stream, s, func() error { return s.Drain(t.Context(), g) }
+	return stream
 }
 
 func mustSend(t *testing.T, stream fanfarev1.FanfareService_PublishStreamClient, request *fanfarev1.PublishStreamRequest) {
@@ -75,7 +78,7 @@ func mustSend(t *testing.T, stream fanfarev1.FanfareService_PublishStreamClient,
 func TestPublishStreamKeepsOrderAndAnswersAll(t *testing.T) {
 	const n = 5000
 	store := &fakeStore{}
-	stream, _, _ := openPublishStream(t, store)
+	stream := openPublishStream(t, store)
 	go func() {
 		for i := range uint64(n) {
 			if stream.Send(publishRequest(i, []string{"a", "b", "c"}[i%3])) != nil {
@@ -108,7 +111,7 @@ func TestPublishStreamKeepsOrderAndAnswersAll(t *testing.T) {
 // A frame that is refused ends nothing, and answers come as they are ready.
 func TestPublishStreamAnswersAsTheyCome(t *testing.T) {
 	store := newHeldStore()
-	stream, _, _ := openPublishStream(t, store)
+	stream := openPublishStream(t, store)
 	mustSend(t, stream, publishRequest(1, "a"))
 	mustSend(t, stream, publishRequest(2, "b"))
 	mustSend(t, stream, &fanfarev1.PublishStreamRequest{Number: 3})
@@ -145,7 +148,7 @@ func TestPublishStreamAnswersAsTheyCome(t *testing.T) {
 // Symptom: a publish queue that was full for minutes left no trace of what
 // PublishStreams lost by it, though Publish wrote of it: only frames whose failure
 // had a cause that the client is not told were logged. A frame is logged as a call
-// is, by its code.
+// is, by its code, with who calls.
 func TestRefusedFramesAreLoggedLikeCalls(t *testing.T) {
 	for _, refused := range []struct {
 		err         error
@@ -164,10 +167,11 @@ func TestRefusedFramesAreLoggedLikeCalls(t *testing.T) {
 		{context.Canceled, "DEBUG", "grpc.code=Canceled"},
 	} {
 		s, log := loggedServer(t, nil)
-		p := &pipeline{server: s, stream: publishStreamOf(t.Context())}
+		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 4567}})
+		p := &pipeline{server: s, stream: publishStreamOf(ctx)}
 		p.refused(1, 0, refused.err)
 		line, count := log.last()
-		if count != 1 || !strings.Contains(line, "level="+refused.level) || !strings.Contains(line, refused.text) {
+		if count != 1 || !strings.Contains(line, "level="+refused.level) || !strings.Contains(line, refused.text) || !strings.Contains(line, "peer.address=10.1.2.3:4567") {
 			t.Errorf("%v: %d lines, the last is %q; want level %s and %s", refused.err, count, line, refused.level, refused.text)
 		}
 	}
@@ -176,7 +180,7 @@ func TestRefusedFramesAreLoggedLikeCalls(t *testing.T) {
 // What one stream may have unanswered is bounded, whatever a client sends.
 func TestPublishStreamIsBounded(t *testing.T) {
 	store := newHeldStore()
-	stream, _, _ := openPublishStream(t, store)
+	stream := openPublishStream(t, store)
 	go func() {
 		for i := range uint64(3 * maxPipelinedFrames) {
 			if stream.Send(publishRequest(i, "a")) != nil {
@@ -220,93 +224,159 @@ func TestPublishStreamHandsItsCancellationOn(t *testing.T) {
 	}
 }
 
-// In-flight publishes are answered at a drain; what is sent later is not
-// published.
+// fakePublishCall is a PublishStream in a bubble of synctest, whose client takes every
+// answer at once.
+type fakePublishCall struct {
+	grpc.ServerStream
+	t        *testing.T
+	ctx      context.Context
+	requests chan *fanfarev1.PublishStreamRequest
+	answers  chan *fanfarev1.PublishStreamResponse
+	ended    chan error
+}
+
+func beginPublishStream(t *testing.T, s *Server) *fakePublishCall {
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &fakePublishCall{
+		t: t, ctx: ctx, ended: make(chan error, 1),
+		requests: make(chan *fanfarev1.PublishStreamRequest, 2*maxPipelinedFrames),
+		answers:  make(chan *fanfarev1.PublishStreamResponse, 2*maxPipelinedFrames),
+	}
+	go func() {
+		defer cancel() // as in a call, whose context ends with it
+		c.ended <- s.PublishStream(&grpc.GenericServerStream[fanfarev1.PublishStreamRequest, fanfarev1.PublishStreamResponse]{ServerStream: c})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		s.loops.Wait()
+	})
+	return c
+}
+
+func (c *fakePublishCall) Context() context.Context { return c.ctx }
+
+func (c *fakePublishCall) RecvMsg(message any) error {
+	select {
+	case r := <-c.requests:
+		proto.Merge(message.(proto.Message), r)
+		return nil
+	case <-c.ctx.Done():
+		return c.ctx.Err()
+	}
+}
+
+func (c *fakePublishCall) SendMsg(message any) error {
+	data, err := newCodec().Marshal(message)
+	if err != nil {
+		c.t.Error(err)
+		return err
+	}
+	defer data.Free()
+	answer := &fanfarev1.PublishStreamResponse{}
+	if err := proto.Unmarshal(data.Materialize(), answer); err != nil {
+		c.t.Error(err)
+	}
+	c.answers <- answer
+	return nil
+}
+
+// send sends a request, and returns when it waits for something.
+func (c *fakePublishCall) send(number uint64) {
+	c.requests <- publishRequest(number, "a")
+	synctest.Wait()
+}
+
+// goesOn fails the test if the call has ended, or has had an answer.
+func (c *fakePublishCall) goesOn() {
+	c.t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-c.ended:
+		c.t.Fatalf("the call ended with %v", err)
+	case answer := <-c.answers:
+		c.t.Fatalf("it was answered with %v", answer)
+	default:
+	}
+}
+
+// In-flight publishes are answered after a drain has told the call to go; what is sent
+// from then on is not published.
 func TestDrainAnswersWhatIsInFlight(t *testing.T) {
-	store := newHeldStore()
-	stream, s, drain := openPublishStream(t, store)
-	s.cfg.DrainGrace = time.Minute
-	mustSend(t, stream, publishRequest(1, "a"))
-	eventually(t, "it was submitted", func() bool { return store.waiting() == 1 })
-	drained := make(chan error, 1)
-	go func() { drained <- drain() }()
-	eventually(t, "the server is ending", s.isEnding)
-	// Released after the moment at which the call, the only one, is told to go.
-	time.AfterFunc(500*time.Millisecond, func() { store.release(0, 5) })
-	answer, err := stream.Recv()
-	if err != nil || answer.GetPublished().GetPosition().GetSequence() != 5 {
-		t.Fatalf("got %v, %v", answer, err)
-	}
-	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("the call ended with %v", err)
-	}
-	if err := <-drained; err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := newHeldStore()
+		s := testServer(t, store)
+		call := beginPublishStream(t, s)
+		call.send(1)
+		close(s.ending)
+		elapse(s.cfg.DrainGrace) // it has been told to go
+		call.send(2)
+		call.goesOn()
+		store.release(0, 5)
+		if answer := <-call.answers; answer.GetNumber() != 1 || answer.GetPublished().GetPosition().GetSequence() != 5 {
+			t.Errorf("it was answered with %v", answer)
+		}
+		if f := failureOf(<-call.ended); f.reason != fanfarev1.ErrorReason_ERROR_REASON_DRAINING {
+			t.Errorf("the call ended with %+v", f)
+		}
+		if n := len(store.submissions()); n != 1 {
+			t.Errorf("%d publications were submitted", n)
+		}
+	})
 }
 
 // A request that waits for room when the call is told to go is not published,
 // and the end of the call says why.
 func TestDrainOfAFullPublishStream(t *testing.T) {
-	store := newHeldStore()
-	stream, s, drain := openPublishStream(t, store)
-	s.cfg.DrainGrace = time.Minute
-	go func() {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHeldStore()
+		s := testServer(t, store)
+		call := beginPublishStream(t, s)
 		for i := range uint64(2 * maxPipelinedFrames) {
-			if stream.Send(publishRequest(i, "a")) != nil {
-				return
-			}
+			call.requests <- publishRequest(i, "a")
 		}
-	}()
-	eventually(t, "the bound is reached", func() bool { return store.waiting() == maxPipelinedFrames })
-	drained := make(chan error, 1)
-	go func() { drained <- drain() }()
-	eventually(t, "the server is ending", s.isEnding)
-	time.AfterFunc(1500*time.Millisecond, func() { // the call has long been told to go
+		synctest.Wait()
+		close(s.ending)
+		elapse(s.cfg.DrainGrace) // it has been told to go
+		call.goesOn()
+		if n := store.waiting(); n != maxPipelinedFrames {
+			t.Fatalf("%d publications wait, the bound is %d", n, maxPipelinedFrames)
+		}
 		for i := range maxPipelinedFrames {
 			store.release(i, uint64(i+1))
 		}
-	})
-	answers := 0
-	var err error
-	for {
-		if _, err = stream.Recv(); err != nil {
-			break
+		f := failureOf(<-call.ended)
+		if n := len(call.answers); n != maxPipelinedFrames || f.reason != fanfarev1.ErrorReason_ERROR_REASON_DRAINING {
+			t.Errorf("%d answers came, then %+v", n, f)
 		}
-		answers++
-	}
-	if answers != maxPipelinedFrames || status.Code(err) != codes.Unavailable {
-		t.Errorf("%d answers came, then %v", answers, err)
-	}
-	if err := <-drained; err != nil {
-		t.Error(err)
-	}
-	if n := len(store.submissions()); n != maxPipelinedFrames {
-		t.Errorf("%d publications were submitted", n)
-	}
+		if n := len(store.submissions()); n != maxPipelinedFrames {
+			t.Errorf("%d publications were submitted", n)
+		}
+	})
 }
 
 // A call that has lasted as long as one may ends when everything that it took has
 // been answered.
 func TestPublishStreamOfItsAge(t *testing.T) {
-	store := newHeldStore()
-	s := testServer(t, store)
-	s.cfg.MaxStreamAge = time.Second // it is submitted before
-	client, _, _ := serve(t, s)
-	stream, err := client.PublishStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustSend(t, stream, publishRequest(1, "a"))
-	eventually(t, "it was submitted", func() bool { return store.waiting() == 1 })
-	time.AfterFunc(s.cfg.MaxStreamAge*5/4, func() { store.release(0, 5) })
-	answer, err := stream.Recv()
-	if err != nil || answer.GetPublished().GetPosition().GetSequence() != 5 {
-		t.Fatalf("got %v, %v", answer, err)
-	}
-	if _, err = stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(fmt.Sprint(status.Convert(err).Details()), "MAX_STREAM_AGE") {
-		t.Errorf("the call ended with %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := newHeldStore()
+		s := testServer(t, store)
+		s.cfg.MaxStreamAge = time.Hour
+		call := beginPublishStream(t, s)
+		call.send(1)
+		elapse(s.cfg.MaxStreamAge)
+		call.send(2)
+		call.goesOn()
+		store.release(0, 5)
+		if answer := <-call.answers; answer.GetPublished().GetPosition().GetSequence() != 5 {
+			t.Errorf("it was answered with %v", answer)
+		}
+		if f := failureOf(<-call.ended); f.reason != fanfarev1.ErrorReason_ERROR_REASON_MAX_STREAM_AGE {
+			t.Errorf("the call ended with %+v", f)
+		}
+		if n := len(store.submissions()); n != 1 {
+			t.Errorf("%d publications were submitted", n)
+		}
+	})
 }
 
 // Streams of health and reflection do not hold up a drain, and a watcher sees

@@ -144,11 +144,11 @@ func (s *session) endedLocked(f *failure, numbers ...uint32) {
 }
 
 // logItem logs the failure of one item of a call as it would the end of a call that
-// fails so.
+// fails so, with who calls.
 func (s *Server) logItem(ctx context.Context, method, message string, f *failure) {
 	kind := callKind{method: method, code: f.code.String(), reason: reasonName(f.reason)}
 	s.callLog.log(ctx, kind, slog.Level(callLevel(f.code)), message,
-		[]any{codeField, kind.code, reasonField, kind.reason, "grpc.error", f.Error()})
+		append(peerFields(ctx), codeField, kind.code, reasonField, kind.reason, "grpc.error", f.Error()))
 }
 
 // tooManyMembers refuses a subscription of a session that has limit of them.
