@@ -45,10 +45,12 @@ type conn struct {
 	// positions are the id: those after everything written. nil before it is known.
 	positions []clientlib.Position
 	wrote     time.Time
-	// beaten is when the last heartbeat was sent that is an event.
-	beaten time.Time
-	timer  *time.Timer
-	turn   int
+	// heartbeat is the event, and beaten is when the last one was sent. nil: heartbeats are
+	// comments.
+	heartbeat []byte
+	beaten    time.Time
+	timer     *time.Timer
+	turn      int
 	// holds is true if something is held during the write that the budget counts, or may
 	// come to be.
 	holds bool
@@ -182,10 +184,12 @@ func (c *conn) open() bool {
 		return false
 	}
 	c.header()
-	b := appendRetry(nil, c.handler.retry())
+	retry := c.handler.retry()
+	b := appendRetry(nil, retry)
 	b = append(appendID(b, c.positions), '\n')
 	if c.request.heartbeats {
-		b = append(b, c.handler.heartbeat...)
+		c.heartbeat = heartbeatBlock(c.handler.config.Heartbeat, retry)
+		b = append(b, c.heartbeat...)
 		c.beaten = time.Now()
 	}
 	return c.write(b) && c.flush()
@@ -286,8 +290,8 @@ func (c *conn) beat() bool {
 		return true
 	}
 	b := append(appendID([]byte(":\n"), c.positions), '\n')
-	if c.request.heartbeats {
-		b = append(b, c.handler.heartbeat...)
+	if c.heartbeat != nil {
+		b = append(b, c.heartbeat...)
 		c.beaten = now
 	}
 	return c.write(b) && c.flush()
@@ -297,7 +301,7 @@ func (c *conn) beat() bool {
 // whatever was sent meanwhile, as a page does not see events that it does not listen to.
 func (c *conn) nextBeat() time.Time {
 	last := c.wrote
-	if c.request.heartbeats {
+	if c.heartbeat != nil {
 		last = c.beaten
 	}
 	return last.Add(c.handler.config.Heartbeat)

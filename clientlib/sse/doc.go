@@ -42,7 +42,9 @@
 // from one that is idle. With heartbeat=event it gets fanfare.heartbeat: right after the
 // beginning, and then every heartbeat, idle or not, as a page does not see events of types
 // that it does not listen to either. Where none came for two or three times as long as the
-// last one said, the page should open the stream anew, after its last id.
+// last one said, the page should open the stream anew, after its last id. Where EventSource
+// tells of an error and comes back by itself, that is only after what retry: said, which it
+// shows pages as little; so the event says that, too.
 //
 // A frame is an event. Its id is the position after it; an ephemeral frame has none and
 // leaves lastEventId as it is. There are two formats.
@@ -76,8 +78,9 @@
 //	                   frames: durable ones wait, ephemeral ones may be missed
 //	fanfare.closed     {"stream", "last"}: the stream was closed. When all are, the
 //	                   connection ends
-//	fanfare.heartbeat  {"interval_ms"}: the connection is alive, and this comes again
-//	                   after as long; with heartbeat=event only
+//	fanfare.heartbeat  {"interval_ms", "retry_in_ms"}: the connection is alive, and this
+//	                   comes again after the one; the other is what its retry: said. With
+//	                   heartbeat=event only
 //	fanfare.reconnect  {"reason", "retry_in_ms"}: the connection ends, and EventSource comes
 //	                   back by itself. reason is DRAINING, TOKEN_EXPIRED, LIMIT_REACHED or
 //	                   UNAVAILABLE; treat another alike. A bare id: precedes it

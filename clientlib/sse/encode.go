@@ -160,10 +160,11 @@ func closedBlock(stream clientlib.Stream, last clientlib.Position) []byte {
 	}{nameJSON(stream), last}))
 }
 
-func heartbeatBlock(interval time.Duration) []byte {
+func heartbeatBlock(interval, retry time.Duration) []byte {
 	return block(eventHeartbeat, line(struct {
-		Millis int64 `json:"interval_ms"`
-	}{interval.Milliseconds()}))
+		Interval int64 `json:"interval_ms"`
+		Retry    int64 `json:"retry_in_ms"`
+	}{interval.Milliseconds(), retry.Milliseconds()}))
 }
 
 // appendReconnect appends advice to come back after a while.

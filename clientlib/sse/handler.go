@@ -17,8 +17,6 @@ type Handler struct {
 	config Config
 	cors   http.Handler
 	log    *troubleLog
-	// heartbeat is the event.
-	heartbeat []byte
 	// turns are taken by pages that are being read.
 	turns chan struct{}
 	// tasks are the goroutines that Close waits for, and connections.
@@ -71,7 +69,6 @@ func New(client *clientlib.Client, config Config) *Handler {
 		conns: map[*conn]struct{}{}, ends: map[uint64]context.CancelFunc{},
 	}
 	h.log = &troubleLog{logger: h.config.Logger, kinds: map[string]*troubleKind{}}
-	h.heartbeat = heartbeatBlock(h.config.Heartbeat)
 	h.holding.limit = h.config.MaxReplayBytes
 	h.turns = make(chan struct{}, h.config.MaxReplays)
 	h.cors = corsFor(h.config.AllowedOrigins, http.HandlerFunc(h.answer))
