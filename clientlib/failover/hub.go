@@ -90,7 +90,7 @@ func dialHub(cfg *Config) (*hubLink, error) {
 func commonOptions(cfg *Config) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(cfg.MaxMessageBytes), grpc.MaxCallSendMsgSize(cfg.MaxMessageBytes)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(cfg.MaxMessageBytes)),
 		// Windows that grow with what a network holds are measured with a ping for each
 		// message. On one host that is a third of all writes, and gains nothing.
 		grpc.WithStaticStreamWindowSize(streamWindowBytes),
