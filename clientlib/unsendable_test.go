@@ -185,7 +185,7 @@ func TestAFrameThatIsRefusedByItsOwnSideLaterIsStillInDoubt(t *testing.T) {
 }
 
 // A frame that is not sent because the call has ended is tried again.
-func TestPublisherSendsAgainWhatACallOfItsOwnSideEndedBefore(t *testing.T) {
+func TestPublisherSendsAgainWhatWasNotSentBecauseTheCallEnded(t *testing.T) {
 	for _, code := range []codes.Code{codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.Unauthenticated} {
 		t.Run(code.String(), func(t *testing.T) {
 			t.Parallel()
