@@ -51,11 +51,11 @@ type conn struct {
 	beaten    time.Time
 	timer     *time.Timer
 	turn      int
-	// holds is true if something is held during the write that the budget counts, or may
-	// come to be.
-	holds bool
-	// stuckSince is when the write that is under way began, in Unix nanoseconds, if holds; 0
-	// otherwise. Others read it to find who is stuck.
+	// lends is true while a batch is written that holds something that the budget counts.
+	lends bool
+	// stuckSince is when the write that is under way began, in Unix nanoseconds, if
+	// something is held meanwhile that the budget counts, or may come to be; 0 otherwise.
+	// Others read it to find who is stuck.
 	stuckSince atomic.Int64
 }
 
@@ -254,8 +254,6 @@ func (c *conn) round(ctx context.Context) bool {
 			if !c.writeBatch(b) {
 				return false
 			}
-			c.holds = false
-			c.stuckSince.Store(0)
 		case err != nil:
 			return c.end(reasonOf(err))
 		case over:
@@ -267,9 +265,8 @@ func (c *conn) round(ctx context.Context) bool {
 	}
 }
 
-// collect fills a batch, from another stream first each time.
+// collect fills a batch, which is empty, from another stream first each time.
 func (c *conn) collect(b *batch) (over bool, err error) {
-	b.reset()
 	over = true
 	c.turn++
 	for i := range c.cursors {
@@ -332,9 +329,10 @@ func (c *conn) end(reason string) bool {
 	return false
 }
 
-// writeBatch writes events with their ids.
+// writeBatch writes events with their ids, and gives back at once what they held: a
+// heartbeat may be written before the next batch, and be stuck.
 func (c *conn) writeBatch(b *batch) bool {
-	c.holds = b.lent != nil || len(b.spent) > 0 || slices.ContainsFunc(c.cursors, (*cursor).replays)
+	c.lends = b.lent != nil || len(b.spent) > 0
 	b.text = b.text[:0]
 	frames := uint64(0)
 	for _, o := range b.outs {
@@ -363,17 +361,24 @@ func (c *conn) writeBatch(b *batch) bool {
 		}
 	}
 	c.handler.frames.Add(frames)
-	return c.write(b.text) && c.flush()
+	if !c.write(b.text) || !c.flush() {
+		return false
+	}
+	b.reset()
+	c.lends = false
+	return true
 }
 
-// write hands bytes to the server, in parts that each have the write timeout.
+// write hands bytes to the server, in parts that each have the write timeout. What may be
+// written only by flush, which follows, is under way until then.
 func (c *conn) write(b []byte) bool {
+	holds := c.lends || slices.ContainsFunc(c.cursors, (*cursor).replays)
 	for len(b) > 0 {
 		part := b[:min(len(b), writeBytes)]
 		b = b[len(part):]
 		c.wrote = time.Now()
 		_ = c.control.SetWriteDeadline(c.wrote.Add(c.handler.config.WriteTimeout))
-		if c.holds {
+		if holds {
 			c.stuckSince.Store(c.wrote.UnixNano())
 		}
 		c.hurry()
@@ -397,6 +402,7 @@ func (c *conn) flush() bool {
 	if err := c.control.Flush(); err != nil {
 		return c.failed(err)
 	}
+	c.stuckSince.Store(0)
 	if c.clears {
 		_ = c.control.SetWriteDeadline(time.Time{})
 	}

@@ -168,19 +168,7 @@ func TestABrowserThatIsSlowGetsALargeFrame(t *testing.T) {
 	const size, step, pause = 160 << 10, 1 << 10, 25 * time.Millisecond // 40 KiB/s
 	e := start(t, func(c *sse.Config, _ *http.Server) { c.WriteTimeout = time.Second })
 	e.publish("1", strings.Repeat("x", size))
-	socket, served := net.Pipe() // which has no buffer
-	line := make(oneConn, 1)
-	line <- served
-	server := &http.Server{Handler: e.Handler, ReadHeaderTimeout: patience}
-	go func() { _ = server.Serve(line) }()
-	defer func() {
-		_ = socket.Close()
-		_ = server.Close()
-	}()
-	_ = socket.SetDeadline(time.Now().Add(patience))
-	if _, err := fmt.Fprintf(socket, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", one); err != nil {
-		t.Fatal(err)
-	}
+	socket := e.pipe(one)
 	began, part := time.Now(), make([]byte, step)
 	var got strings.Builder
 	for !strings.Contains(got.String()[max(0, got.Len()-2*step):], "caught_up") {
@@ -195,6 +183,81 @@ func TestABrowserThatIsSlowGetsALargeFrame(t *testing.T) {
 	if n := strings.Count(got.String(), "x"); n < size {
 		t.Errorf("%d bytes of the frame came, of %d", n, size)
 	}
+}
+
+// Symptom: a heartbeat that fell due between two parts of what a browser is sent was written
+// while memory was held, and not taken for a write that may be broken: one browser that took
+// no more just there held up all who waited for that, until its write timeout.
+func TestAHeartbeatThatIsStuckHoldsNobodyUp(t *testing.T) {
+	const size = 20 << 10 // each is a batch of its own
+	begin := func(t *testing.T) *edge {
+		return start(t, func(c *sse.Config, _ *http.Server) {
+			c.Heartbeat = 1 // one is due before each batch
+			c.MaxReplayBytes, c.RelayBytes, c.WriteTimeout = 1, 1, time.Hour
+		})
+	}
+	frame := strings.Repeat("x", size)
+	taken := func(t *testing.T, socket net.Conn, end string) {
+		t.Helper()
+		var got []byte
+		for part := make([]byte, 1); !strings.HasSuffix(string(got[max(0, len(got)-len(end)):]), end); {
+			if _, err := socket.Read(part); err != nil {
+				t.Fatalf("%v after %q", err, got)
+			}
+			got = append(got, part...)
+		}
+	}
+	const end = "xx\n\n\r\n" // of a batch, and its chunk
+
+	t.Run("within a page", func(t *testing.T) {
+		e := begin(t)
+		e.publish("1", frame, frame, frame, "last")
+		taken(t, e.pipe(one), end)
+		e.open(one).until("last")
+		if slow := e.Stats().Slow; slow != 1 {
+			t.Errorf("%d browsers were too slow", slow)
+		}
+	})
+	nothing := func(t *testing.T, e *edge) {
+		t.Helper()
+		eventually(t, "what has been written is held no more", func() bool { return e.Stats().ReplayBytes == 0 })
+		if s := e.Stats(); s.Connections != 1 || s.Slow != 0 {
+			t.Errorf("the browser that holds nothing was ended: %+v", s)
+		}
+	}
+	t.Run("after a page", func(t *testing.T) {
+		e := begin(t)
+		e.publish("1", frame, "last")
+		taken(t, e.pipe(one), end)
+		nothing(t, e)
+	})
+	t.Run("after a large event", func(t *testing.T) {
+		e := begin(t)
+		socket := e.pipe(one + "?from=live")
+		taken(t, socket, "caught_up")
+		e.publish("1", frame)
+		taken(t, socket, end)
+		nothing(t, e)
+	})
+}
+
+// pipe sends a request for a stream by a connection that buffers nothing.
+func (e *edge) pipe(target string) net.Conn {
+	e.t.Helper()
+	socket, served := net.Pipe()
+	line := make(oneConn, 1)
+	line <- served
+	server := &http.Server{Handler: e.Handler, ReadHeaderTimeout: patience}
+	go func() { _ = server.Serve(line) }()
+	e.t.Cleanup(func() {
+		_ = socket.Close()
+		_ = server.Close()
+	})
+	_ = socket.SetDeadline(time.Now().Add(patience))
+	if _, err := fmt.Fprintf(socket, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", target); err != nil {
+		e.t.Fatal(err)
+	}
+	return socket
 }
 
 // oneConn is a listener to which the connection in it comes.
