@@ -75,12 +75,14 @@ test('the examples publish, and go on where they were', async (t) => {
   }
 });
 
-test('the code of the README is that of the examples', () => {
+test('the code of the READMEs is that of the examples', () => {
   const examples = readdirSync(join(root, 'example')).map((name) => readFileSync(join(root, 'example', name), 'utf8'));
-  const blocks = [...readFileSync(join(root, 'README.md'), 'utf8').matchAll(/```ts\n(.*?)```/gs)].map(([, code]) => code!);
-  assert.ok(blocks.length > 0);
-  for (const code of blocks) {
-    assert.ok(examples.some((example) => example.includes(code)), code);
+  for (const readme of [join(root, 'README.md'), join(root, '..', '..', 'README.md')]) {
+    const blocks = [...readFileSync(readme, 'utf8').matchAll(/```ts\n(.*?)```/gs)].map(([, code]) => code!);
+    assert.ok(blocks.length > 0, readme);
+    for (const code of blocks) {
+      assert.ok(examples.some((example) => example.includes(code)), code);
+    }
   }
 });
 
