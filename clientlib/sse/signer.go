@@ -35,8 +35,8 @@ const (
 // URL, where logs and histories have it. Its methods may be called from any goroutine.
 //
 // A signature is over the method (GET, which is also good for HEAD), the route, the
-// streams and the end. The start and the format are not part of it: a page may change
-// them.
+// streams and the end. The start, the format and the heartbeat are not part of it: a page
+// may change them.
 type Signer struct {
 	// MaxStreams is [Config.MaxStreams] of the handler that URLs are signed for: Sign
 	// refuses more, as the handler does. Zero or negative: 50. It is set before Sign is
@@ -82,7 +82,7 @@ func (s *Signer) Sign(u *url.URL, expires time.Time) (*url.URL, error) {
 	}
 	end := strconv.FormatInt(expires.Unix(), 10)
 	query.Set(expiresField, end)
-	query.Set(signatureField, base64.RawURLEncoding.EncodeToString(mac(s.keys[0], streams, end)))
+	query.Set(signatureField, signature(s.keys[0], streams, end))
 	signed := *u
 	signed.RawQuery = query.Encode()
 	return &signed, nil
@@ -110,18 +110,19 @@ func (s *Signer) streamsBelow(path string, query url.Values) (streams []clientli
 }
 
 // Verify reports whether r's URL was signed for streams and is still good; otherwise the
-// error is a *[Refusal] with 401, and TOKEN_EXPIRED if it was good. It is made to be called by [Config.Authorize]. The grant
-// ends when the URL does.
+// error is a *[Refusal] with 401, and TOKEN_EXPIRED if it was good. It is made to be called
+// by [Config.Authorize]. The grant ends when the URL does.
 func (s *Signer) Verify(r *http.Request, streams []clientlib.Stream) (Grant, error) {
 	query := r.URL.Query()
-	end, signature := query.Get(expiresField), query.Get(signatureField)
-	given, err := base64.RawURLEncoding.DecodeString(signature)
-	if err != nil || signature == "" || end == "" {
-		return Grant{}, &Refusal{Status: http.StatusUnauthorized, Message: "the URL has no valid signature"}
+	for _, field := range []string{expiresField, signatureField} {
+		if _, err := single(query, field); err != nil {
+			return Grant{}, &Refusal{Status: http.StatusUnauthorized, Message: err.Error()}
+		}
 	}
+	end, given := query.Get(expiresField), []byte(query.Get(signatureField))
 	good := false
 	for _, k := range s.keys { // all, so that the time does not tell which
-		good = hmac.Equal(mac(k, streams, end), given) || good
+		good = hmac.Equal([]byte(signature(k, streams, end)), given) || good
 	}
 	unix, err := strconv.ParseInt(end, 10, 64)
 	if !good || err != nil {
@@ -137,9 +138,10 @@ func (s *Signer) Verify(r *http.Request, streams []clientlib.Stream) (Grant, err
 	return Grant{Expires: expires}, nil
 }
 
-// mac is the signature. Lengths precede names, so that no two lists of streams are the
+// signature is what a URL has. It is compared as text, as a decoder of base64 takes several
+// texts for the same bytes. Lengths precede names, so that no two lists of streams are the
 // same bytes.
-func mac(key []byte, streams []clientlib.Stream, expires string) []byte {
+func signature(key []byte, streams []clientlib.Stream, expires string) string {
 	sorted := slices.SortedFunc(slices.Values(streams), func(a, b clientlib.Stream) int {
 		return strings.Compare(a.Channel, b.Channel)*2 + strings.Compare(a.Scope, b.Scope)
 	})
@@ -156,5 +158,5 @@ func mac(key []byte, streams []clientlib.Stream, expires string) []byte {
 		field(stream.Channel)
 		field(stream.Scope)
 	}
-	return h.Sum(nil)
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }

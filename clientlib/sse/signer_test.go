@@ -47,7 +47,7 @@ func TestASignedURLIsGoodForItsStreamsAlone(t *testing.T) {
 		want         int
 	}{
 		{"as it was signed", sign(t, s, one), 200},
-		{"with another start and format", sign(t, s, one) + "&from=live&format=json", 200},
+		{"with another start, format and heartbeat", sign(t, s, one) + "&from=live&format=json&heartbeat=event", 200},
 		{"named by the query", strings.Replace(sign(t, s, one), one+"?", "/v1/streams?channel=orders&scope=1&", 1), 200},
 		{"two in the other order", strings.Replace(two, "stream=orders%2F1&stream=orders%2F2", "stream=orders%2F2&stream=orders%2F1", 1), 200},
 		{"behind a prefix that is stripped", strings.TrimPrefix(sign(t, s, "/api"+one), "/api"), 200},
@@ -59,6 +59,12 @@ func TestASignedURLIsGoodForItsStreamsAlone(t *testing.T) {
 		{"without a signature", one, 401},
 		{"with a signature that is none", one + "?expires=1&signature=%21", 401},
 		{"with an end that is none", one + "?expires=x&signature=AAAA", 401},
+		// Of two the first was taken, and who looks at URLs before the handler may take the last.
+		{"with a second end", sign(t, s, one) + "&expires=1", 401},
+		{"with a second signature", sign(t, s, one) + "&signature=AAAA", 401},
+		// The last character stands for four bits alone, and the others of it were ignored.
+		{"with other letters for its signature", lastBit(sign(t, s, one)), 401},
+		{"with a line break in its signature", strings.Replace(sign(t, s, one), "signature=", "signature=%0A", 1), 401},
 	} {
 		response, cancel := e.request(http.MethodGet, c.target)
 		cancel()
@@ -71,6 +77,13 @@ func TestASignedURLIsGoodForItsStreamsAlone(t *testing.T) {
 	if got := e.status(split); got != 401 || !strings.Contains(split, "scope=bc") {
 		t.Errorf("%s, another split of the names, was answered %d", split, got)
 	}
+}
+
+// lastBit changes the bit that base64 does not use, of the signature at the end of a URL.
+func lastBit(signed string) string {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	last := len(signed) - 1
+	return signed[:last] + string(letters[strings.IndexByte(letters, signed[last])^1])
 }
 
 func TestKeysOfASignerCanBeChanged(t *testing.T) {
