@@ -42,7 +42,7 @@ export interface ConnectionOptions {
    * connection, so it should keep what it got; `refresh` is true after the server refused
    * what it returned (401), until it has returned another: a token from memory is no help
    * then. What it throws is taken for trouble that passes, and so is that it does not
-   * answer in time (maxSilence): it is called again.
+   * answer in time (maxSilence; 30 seconds at least): it is called again.
    */
   token?: (why: { refresh: boolean }) => string | Promise<string>;
   /** Whether cookies go to servers of other origins (`include`). Default: `same-origin`. */
@@ -86,8 +86,9 @@ export interface SubscribeOptions extends ConnectionOptions {
    * heartbeat, is given up, and another one is made from the position: a network that
    * vanishes says nothing. Above 0; Infinity is never. The server's heartbeats, of whose
    * interval it tells the page, are asked for. Default: three of them, which is 45,000 by
-   * the server's default and until it has told; never less than two. `token` and `url`
-   * are waited for as long.
+   * the server's default and until it has told; never less than two. An answer, of the
+   * server as of `token` and `url`, is waited for as long, and at least 30,000; if
+   * EventSource comes back by itself, after the wait that the server has asked for.
    */
   maxSilence?: number;
   /** `fetch` has it used also where EventSource would do. */

@@ -72,11 +72,11 @@ export class Subscription {
   #heard = false;
   // The connection at hand; what another one says is not heard.
   #link;
+  // The newest attempt to connect, which becomes the link once it has an address and a
+  // token; older ones go on no further.
+  #attempt;
   // Milliseconds between heartbeats, once a server has told.
   #heartbeat;
-  // Counts attempts to connect, so that only the newest goes on once it has an address
-  // and a token.
-  #attempts = 0;
   #status = { state: 'connecting', listening: true };
   // Failures in a row, without a word of a stream in between; and those that were holes.
   #failures = 0;
@@ -105,7 +105,7 @@ export class Subscription {
       return;
     }
     this.#watchPage();
-    queueMicrotask(() => this.#attempts === 0 && this.#connect());
+    queueMicrotask(() => this.#status.state === 'connecting' && !this.#attempt && this.#connect());
   }
 
   get position() {
@@ -175,73 +175,98 @@ export class Subscription {
       this.#byFetch = true;
       this.#drop();
       this.#connect();
-    } else if (this.#link) {
-      this.#watch();
-    }
-  }
-
-  // Notes that something has come, by both clocks: one may stand still while a machine
-  // sleeps, the other may be set.
-  #hear(link) {
-    link.heard = { now: this.#world.now(), date: this.#world.date() };
-  }
-
-  // For how many milliseconds nothing has come over the connection.
-  get #silence() {
-    const { now, date } = this.#link.heard;
-    return Math.max(this.#world.now() - now, this.#world.date() - date);
-  }
-
-  get #patience() {
-    const { maxSilence = silentHeartbeats * (this.#heartbeat ?? defaultHeartbeat) } = this.#options;
-    return Math.max(maxSilence, leastHeartbeats * (this.#heartbeat ?? 0));
-  }
-
-  // A connection over which nothing comes, not even heartbeats, is dead: a network may
-  // vanish without a word. That is so, too, while EventSource waits to come back, or for an
-  // answer. Where it has shown nothing only because a large frame takes long, what follows it
-  // does better: over fetch each part counts.
-  #watch(again = false) {
-    const left = this.#patience - this.#silence;
-    if (left <= 0 && again) {
-      this.#retry(new FanfareError(`nothing came for ${Math.round(this.#silence)} ms`));
     } else {
-      // A timer, too, may have stood still, so the next look is never far away.
-      this.#after('watch', left > 0 ? Math.min(left, defaultHeartbeat) : secondLook, () => this.#watch(left <= 0));
+      [this.#link, this.#attempt].forEach((link) => link && this.#watch(link));
     }
+  }
+
+  // By both clocks: one may stand still while a machine sleeps, the other may be set.
+  get #clocks() {
+    return [this.#world.now(), this.#world.date()];
+  }
+
+  // From now on an answer is awaited, of a server or of whoever gives addresses and tokens.
+  #await(link) {
+    Object.assign(link, { heard: this.#clocks, answered: false });
+    this.#watch(link);
+  }
+
+  // Something has come. EventSource may have come back by it.
+  #hear(link) {
+    link.heard = this.#clocks;
+    if (!link.answered) {
+      Object.assign(link, { answered: true, error: undefined });
+      this.#watch(link);
+    }
+  }
+
+  // For how many milliseconds nothing has come.
+  #silence({ heard }) {
+    return Math.max(...this.#clocks.map((clock, i) => clock - heard[i]));
+  }
+
+  // For how many it is borne. Before there is an answer no heartbeats come, however short
+  // their interval is, and EventSource first waits for as long as the server has said.
+  #patience({ answered, retryIn = 0 }) {
+    const heartbeat = this.#heartbeat ?? defaultHeartbeat;
+    const least = leastHeartbeats * (answered ? heartbeat : Math.max(heartbeat, defaultHeartbeat));
+    const { maxSilence = silentHeartbeats * heartbeat } = this.#options;
+    return Math.max(maxSilence, least) + (answered ? 0 : retryIn);
+  }
+
+  // Looks whether something still comes: a network may vanish without a word. Where
+  // EventSource has shown nothing only because a large frame takes long, what follows it
+  // does better: over fetch each part counts.
+  #watch(link, again = false) {
+    const silence = this.#silence(link);
+    const left = this.#patience(link) - silence;
+    if (left <= 0 && again) {
+      this.#fail(link, new FanfareError(`${link.close ? 'nothing' : 'no address or token'} came for ${Math.round(silence)} ms`));
+    } else if (left < Infinity) {
+      // A timer, too, may have stood still, so the next look is never far away.
+      const name = this.#renews(link) ? 'renewal' : 'watch';
+      this.#after(name, left > 0 ? Math.min(left, defaultHeartbeat) : secondLook, () => this.#watch(link, left <= 0));
+    }
+  }
+
+  // Whether it is an attempt to have another connection in place of one that is open.
+  #renews(link) {
+    return this.#link && this.#link !== link;
   }
 
   // Gets an address and a token, and then a connection with them. A connection that is
   // open stays until then.
   async #connect() {
-    const attempt = ++this.#attempts;
+    const attempt = (this.#attempt = {});
+    this.#await(attempt);
     if (!this.#link) {
-      // Whoever gives addresses and tokens is asked over the same network.
-      const patience = this.#patience;
-      this.#after('watch', patience, () => this.#retry(new FanfareError(`no address or token came for ${patience} ms`)));
       this.#tell('connecting');
     }
     try {
       const why = { refresh: this.#refresh };
       const [url, token] = await Promise.all([this.#source.url(why), this.#options.token?.(why)]);
-      if (attempt === this.#attempts) {
+      if (attempt === this.#attempt) {
         this.#refreshed ||= this.#refresh;
         this.#refresh = false;
-        this.#open(url, token);
+        this.#open(attempt, url, token);
       }
     } catch (error) {
-      if (attempt !== this.#attempts) {
-        return;
-      }
-      if (this.#link) {
-        this.#after('renewal', this.#backoff(), () => this.#connect());
-      } else {
-        this.#retry(FanfareError.of(error));
+      if (attempt === this.#attempt) {
+        this.#fail(attempt, FanfareError.of(error));
       }
     }
   }
 
-  #open(url, token) {
+  #fail(link, error) {
+    if (this.#renews(link)) {
+      this.#attempt = undefined;
+      this.#after('renewal', this.#backoff(), () => this.#connect());
+    } else {
+      this.#retry(error);
+    }
+  }
+
+  #open(link, url, token) {
     this.#track ??= new Track(streamsOf(url), this.#source.start.after);
     const resumes = this.#heard && this.#track.begun;
     const headers = {};
@@ -252,8 +277,6 @@ export class Subscription {
       headers['Last-Event-ID'] = this.#track.position;
     }
     this.#link?.close();
-    const link = {};
-    this.#hear(link);
     this.#link = link;
     const ofLink = (f) => (arg) => this.#link === link && f(arg);
     const connect = this.#byFetch ? openFetch : openEventSource;
@@ -262,10 +285,6 @@ export class Subscription {
       withQuery(url, { format: 'json', heartbeat: 'event', ...(resumes ? {} : this.#source.start) }),
       { headers, credentials: this.#options.credentials },
       {
-        answered: ofLink(() => {
-          // EventSource may have come back.
-          link.error = link.retryIn = undefined;
-        }),
         heard: ofLink(() => this.#hear(link)),
         id: ofLink((lastEventId) => {
           this.#take(() => this.#takeIds(lastEventId));
@@ -278,7 +297,7 @@ export class Subscription {
         retry: ofLink((milliseconds) => (link.retryIn = milliseconds)),
         interrupted: ofLink(() => {
           link.opened = false;
-          this.#hear(link);
+          this.#await(link);
           this.#tell('waiting', { error: link.error });
         }),
         gaveUp: ofLink(() => this.#retry(new FanfareError('EventSource has given up'))),
@@ -287,7 +306,7 @@ export class Subscription {
       },
     );
     link.close = close;
-    this.#watch();
+    this.#await(link);
     this.#renew(url);
   }
 
@@ -337,8 +356,10 @@ export class Subscription {
       return; // the server is newer than the page
     }
     const body = JSON.parse(data);
+    if (body.retry_in_ms >= 0) {
+      this.#link.retryIn = body.retry_in_ms; // EventSource does not show what retry says
+    }
     if (type === 'fanfare.reconnect') {
-      this.#link.retryIn = body.retry_in_ms;
       this.#link.error = new FanfareError(`the server ends the connection: ${body.reason}`, { reason: body.reason });
       return;
     }
@@ -348,7 +369,7 @@ export class Subscription {
     }
     if (type === 'fanfare.heartbeat') {
       this.#heartbeat = body.interval_ms > 0 ? body.interval_ms : undefined;
-      this.#watch();
+      this.#watch(this.#link);
     } else {
       this.#takeOf(this.#track.find(body.stream), type, body);
     }
@@ -421,7 +442,9 @@ export class Subscription {
   }
 
   #retry(error) {
-    const asked = error.retryIn ?? this.#link?.retryIn ?? 0;
+    // EventSource has waited already, for as long as there was no answer.
+    const waited = this.#link?.answered === false ? this.#silence(this.#link) : 0;
+    const asked = error.retryIn ?? Math.max(0, (this.#link?.retryIn ?? 0) - waited);
     this.#byFetch = true;
     this.#drop();
     const retryIn = Math.round(asked + this.#backoff());
@@ -452,9 +475,8 @@ export class Subscription {
 
   // Leaves the connection, or the attempt to have one.
   #drop() {
-    this.#attempts++;
     this.#link?.close?.();
-    this.#link = undefined;
+    this.#link = this.#attempt = undefined;
     ['retry', 'watch', 'renewal'].forEach((name) => this.#clear(name));
   }
 
@@ -492,10 +514,7 @@ const controlEvents = ['fanfare.gap', 'fanfare.caught_up', 'fanfare.status', 'fa
 
 function openEventSource(world, url, { credentials }, on) {
   const source = new world.EventSource(url, { withCredentials: credentials === 'include' });
-  source.onopen = () => {
-    on.heard();
-    on.answered();
-  };
+  source.onopen = on.heard;
   for (const type of ['message', ...controlEvents]) {
     source.addEventListener(type, (event) => {
       on.heard();
@@ -519,6 +538,7 @@ function openFetch(world, url, { headers, credentials = 'same-origin' }, on) {
       on.refused(new FanfareError(`the answer is no event stream but ${JSON.stringify(type)}`, { status: 200 }));
       return;
     }
+    on.heard();
     const parser = new EventStreamParser(on);
     const reader = answer.body.getReader();
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
@@ -900,7 +920,7 @@ function checkOptions(options) {
       throw new TypeError(`${name} is ${JSON.stringify(options[name])}; it is one of ${values.join(', ')}`);
     }
   }
-    const { pauseWhenHidden = 0, maxSilence = 1 } = options;
+  const { pauseWhenHidden = 0, maxSilence = 1 } = options;
   if (!(pauseWhenHidden >= 0)) {
     throw new TypeError(`pauseWhenHidden is ${pauseWhenHidden}; it is a number of milliseconds`);
   }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { getEventListeners } from 'node:events';
 import { test } from 'node:test';
 
+import { Subscription } from '../fanfare.js';
 import { follow, stream, wire, World } from './world.js';
 
 const fetching = { transport: 'fetch' };
@@ -234,6 +235,13 @@ test('after close, also from a callback, nothing is told', async () => {
   await world.fire('pageshow');
   assert.deepEqual(take(), []);
   world.last(1);
+});
+
+test('what is closed at once connects to nobody', async () => {
+  const world = new World();
+  new Subscription(stream, {}, world).close();
+  await world.settle();
+  world.last(0);
 });
 
 test('after the end it listens to nothing and waits for nothing', async () => {
