@@ -173,7 +173,8 @@ func TestFaultsAreToldInWords(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewDatabase(t)
 	proxy := pgtest.Proxy(t, database)
-	s := serve(t, servicetest.Database{URL: proxy.URL(database)})
+	address := pgtest.FreeAddress(t)
+	s := serveAt(t, servicetest.Database{URL: proxy.URL(database)}, address)
 	s.publish(text("c", "s", "before"))
 	browser := browsertest.Start(t)
 	tail := s.console(browser, "#/stream?channel=c&scope=s")
@@ -200,7 +201,7 @@ func TestFaultsAreToldInWords(t *testing.T) {
 	tail.Wait("the tail waits", shows(".tail-state", "Interrupted"))
 	tail.Wait("one fault is told once", "document.querySelectorAll('main .notice').length === 1", "document.querySelector('main').innerText")
 
-	s = serveAt(t, servicetest.Database{URL: database}, strings.TrimPrefix(s.url, "http://"))
+	s = serveAt(t, servicetest.Database{URL: database}, address)
 	page.Wait("a server that is back is asked again", shows("#health-title", "is ready")+" && !document.querySelector('main .notice')")
 	s.publish(text("c", "s", "after"))
 	tail.Wait("the tail goes on", shows(".tail-list > li", "after")+" && "+shows(".tail-list", "before"))

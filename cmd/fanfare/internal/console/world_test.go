@@ -47,7 +47,7 @@ type server struct {
 
 func serve(t testing.TB, db servicetest.Database, args ...string) *server {
 	t.Helper()
-	return serveAt(t, db, pgtest.FreeAddress(t), args...)
+	return serveAt(t, db, "127.0.0.1:0", args...)
 }
 
 // serveAt serves HTTP at an address.
