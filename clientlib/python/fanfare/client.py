@@ -54,10 +54,11 @@ class Client(ClientBase[_Connection]):
     the client sets.
 
     A call that publishes ends within ``timeout`` seconds; an attempt that gets no answer
-    within ``attempt_timeout`` is followed by another one, if that is safe. ``backoff`` is the shortest and the longest bound, in seconds,
-    of the random time between attempts of a call or a subscription. A subscription to
-    which nothing came for ``idle_timeout`` seconds, not even the heartbeat that servers
-    send every 15, takes its call for dead and resumes; that counts while it is read.
+    within ``attempt_timeout`` is followed by another one, if that is safe. ``backoff`` is
+    the shortest and the longest bound, in seconds, of the random time between attempts
+    of a call or a subscription. A subscription to which nothing came for
+    ``idle_timeout`` seconds, not even the heartbeat that servers send every 15, takes
+    its call for dead and resumes; that counts while it is read.
 
     ``token`` returns a bearer token, which each call is sent with. It is called before
     each call, one call at a time, so it should keep its token. Its argument is true if
