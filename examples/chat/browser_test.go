@@ -113,6 +113,23 @@ func (s *site) messagesAndTypingCrossReplicas(t *testing.T, one, other *browsert
 	ben.Type("#text", "And then?\r")
 	ann.Wait("what comes after it", shows("And then?"))
 	expectAll(t, ann, "the history and what came after it", 3)
+
+	// As after a second gap while the history is read: what is between it and the gap is in
+	// neither, unless it is read once more.
+	ann.Run(`
+		document.querySelectorAll("#messages .note").forEach((note) => note.remove());
+		window.asked = [];
+		const real = window.fetch;
+		window.fetch = (url, options) => !url.endsWith("/history") ? real(url, options) : new Promise((resolve) => {
+			asked.push({ limited: options?.signal instanceof AbortSignal, go: () => resolve(real(url, options)) });
+		});
+		import("/static/messages.js").then(({ refill }) => { refill(); refill(); })`)
+	ann.Wait("the history is asked for", "asked.length === 1")
+	ann.Run("asked[0].go()")
+	ann.Wait("the history is asked for once more", "asked.length === 2 && asked.every(({ limited }) => limited)", "asked")
+	ann.Run("asked[1].go()")
+	ann.Wait("the history that was read again", notes+`.some((n) => n.includes("the history was read again"))`, notes)
+	expectAll(t, ann, "the history that was read twice", 3)
 }
 
 // The page has the messages, and the position, of when it was made. What is written

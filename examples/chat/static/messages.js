@@ -70,8 +70,10 @@ function append(item) {
 /** Says something between the messages. */
 export const note = (text) => append(element('li', { className: 'note', textContent: text }));
 
-// Messages that come while the history is read, or null.
+// Messages that come while the history is read, or null; and whether more were missed since
+// it was asked for.
 let waiting = null;
+let again = false;
 
 export function add(message) {
   if (waiting) {
@@ -89,12 +91,17 @@ export function add(message) {
 
 /** Shows the history anew, after messages were missed. */
 export async function refill() {
+  again = true;
   if (waiting) {
     return;
   }
   waiting = [];
   try {
-    const history = await ask(`/rooms/${room}/history`);
+    let history;
+    while (again) {
+      again = false;
+      history = await ask(`/rooms/${room}/history`, { signal: AbortSignal.timeout(15_000) });
+    }
     known.clear();
     list.replaceChildren(...history.messages.map((message) => {
       known.add(message.key);
