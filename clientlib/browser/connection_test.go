@@ -202,6 +202,10 @@ func TestAPageLeavesAConnectionOverWhichNotEvenHeartbeatsCome(t *testing.T) {
 		front.Blackhole(pgtest.BothWays)
 		w.publish("unheard")
 		page.Wait("the silence to be noticed", `messages.at(-1)?.startsWith("nothing came for ")`, "messages")
+		// A page that hears no heartbeat and so knows of no interval waits for thirty seconds.
+		if silence := browsertest.Eval[int](page, `parseInt(messages.at(-1).replace("nothing came for ", ""))`); silence >= 30_000 {
+			t.Errorf("it was borne for %d ms", silence)
+		}
 		// What has hung till now stays hung: only another connection passes.
 		front.Cut()
 		front.Restore()
