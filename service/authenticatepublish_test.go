@@ -3,6 +3,7 @@ package service
 import (
 	"strings"
 	"testing"
+	"time"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
 	"github.com/fanfare-io/fanfare/service/auth"
@@ -68,7 +69,7 @@ func TestPublishStreamEndsWithItsToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.Server.cfg.Verifier = v
-	ctx := with(t.Context(), "Bearer "+signed(t, auth.Grant{Lifetime: testLifetime, Permissions: auth.Permissions{Publish: []auth.Permission{{Channel: "chat", Scope: "lobby"}}}}))
+	ctx := with(t.Context(), "Bearer "+signed(t, auth.Grant{Lifetime: 5 * time.Second, Permissions: auth.Permissions{Publish: []auth.Permission{{Channel: "chat", Scope: "lobby"}}}}))
 	call, err := fanfarev1.NewFanfareServiceClient(g.conn).PublishStream(ctx)
 	if err != nil {
 		t.Fatal(err)
