@@ -54,6 +54,9 @@ type session struct {
 	// expires.
 	token         string
 	authenticated chan time.Time
+	// denied has a token when the source may have another one, which allows what the
+	// session's does not.
+	denied chan struct{}
 }
 
 // phase is where a member stands in the current call.
@@ -87,7 +90,7 @@ type member struct {
 }
 
 func newSession(c *Client) *session {
-	return &session{client: c, joined: make(chan struct{}, 1), work: make(chan struct{}, 1), members: map[*member]struct{}{}}
+	return &session{client: c, joined: make(chan struct{}, 1), work: make(chan struct{}, 1), denied: make(chan struct{}, 1), members: map[*member]struct{}{}}
 }
 
 // join takes a subscription in until ctx ends, unless a server has no Session.

@@ -359,3 +359,61 @@ func TestSessionHonoursClosingAndTokens(t *testing.T) {
 		t.Errorf("got %q with %d new tokens", got, source.fetched)
 	}
 }
+
+// Symptom: an edge whose token did not allow a stream went on with it for hours after its
+// file had one that does. Cause: a session looked for another token near the end of its own
+// only. A source that has no other one is asked, and the session left alone.
+func TestSessionTakesAnotherTokenWhenOneDoesNotAllowAStream(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	token, asked := "narrow", 0
+	source := func(_ context.Context, refresh bool) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if refresh {
+			t.Error("a token that is valid is to be replaced by a new one")
+		}
+		asked++
+		return token, nil
+	}
+	askedTwice := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return asked >= 2
+	}
+	shown := make(chan struct{})
+	client := playSession(t, func(s *sessionScript) error {
+		for range 2 {
+			s.ended(s.next().GetSubscribe().GetNumber(), &fanfarev1.Error{Code: int32(codes.PermissionDenied)})
+		}
+		if s.next().GetAuthenticate().GetToken() != "wide" {
+			return nil // the test waits for it in vain
+		}
+		close(shown)
+		s.send(&fanfarev1.SessionResponse{Notice: &fanfarev1.SessionResponse_Authenticated{Authenticated: &fanfarev1.Authenticated{}}})
+		number := s.next().GetSubscribe().GetNumber()
+		s.subscribed(number, 0)
+		s.frame(number, 1)
+		s.next()
+		return nil
+	}, clientlib.WithTokenSource(source))
+	denied := func() {
+		t.Helper()
+		var e *clientlib.Error
+		if err := read(t, client.Subscribe(t.Context(), stream(""), clientlib.Oldest())).ends(); !errors.As(err, &e) || e.Code != codes.PermissionDenied {
+			t.Errorf("ended with %v", err)
+		}
+	}
+	denied()
+	eventually(t, "the source is asked", askedTwice)
+	mu.Lock()
+	token = "wide"
+	mu.Unlock()
+	denied()
+	select {
+	case <-shown:
+	case <-time.After(patience):
+		t.Fatal("the session does not show the other token")
+	}
+	read(t, client.Subscribe(t.Context(), stream(""), clientlib.Oldest())).frames(1)
+}

@@ -214,6 +214,9 @@ func (s *session) refusedLocked(response *fanfarev1.SessionResponse, r *recovery
 		if e.Code == codes.Unauthenticated && r.access.tokens.source != nil {
 			return e
 		}
+		if e.Code == codes.PermissionDenied {
+			signal(s.denied)
+		}
 		s.endedLocked(m)
 		s.interruptLocked(m, e)
 	}

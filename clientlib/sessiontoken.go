@@ -19,25 +19,34 @@ const (
 )
 
 // renewTokens gives the server another token whenever the session's is about to expire,
-// until ctx ends, so that the call goes on. When the first one expires is known of a JSON
-// Web Token only; of the others the server tells. Where that does not succeed the server
-// ends the call, and the next one begins with another token.
+// until ctx ends, so that the call goes on, and when the source has another one once a
+// subscription was denied. When the first one expires is known of a JSON Web Token only;
+// of the others the server tells. Where that does not succeed the server ends the call,
+// and the next one begins with another token.
 func (s *session) renewTokens(ctx context.Context, a *access) {
 	expires, known := expiryOf(a.used)
-	for known {
-		left := time.Until(expires)
-		if !wait(ctx, left-min(left/renewalShare, maxRenewalMargin)) {
+	for {
+		denied, ok := s.awaitRenewal(ctx, expires, known)
+		if !ok {
 			return
 		}
-		token, err := a.tokens.get(ctx, a.used)
+		refused := a.used
+		if denied {
+			refused = "" // it is valid, so the source need not make a new one
+		}
+		token, err := a.tokens.get(ctx, refused)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
 			s.client.logger.Warn("no new token for the session", "error", err)
-			if !wait(ctx, renewalRetry) || time.Now().After(expires) {
+			if !wait(ctx, renewalRetry) {
 				return
 			}
+			known = known && time.Now().Before(expires)
+			continue
+		}
+		if denied && token == a.used {
 			continue
 		}
 		before := expires
@@ -45,10 +54,29 @@ func (s *session) renewTokens(ctx context.Context, a *access) {
 		s.authenticate(token)
 		select {
 		case expires = <-s.authenticated:
-			known = expires.After(before) // otherwise there is no other token
+			// Otherwise there is no other token than the one that is about to expire.
+			known = expires.After(before) || denied && !expires.IsZero()
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// awaitRenewal waits until another token is due: near the end of the present one, if that
+// is known, or once a subscription was denied. ok is false if ctx ended.
+func (s *session) awaitRenewal(ctx context.Context, expires time.Time, known bool) (denied, ok bool) {
+	var due <-chan time.Time
+	if known {
+		left := time.Until(expires)
+		due = time.After(left - min(left/renewalShare, maxRenewalMargin))
+	}
+	select {
+	case <-due:
+		return false, ctx.Err() == nil
+	case <-s.denied:
+		return true, ctx.Err() == nil
+	case <-ctx.Done():
+		return false, false
 	}
 }
 

@@ -34,7 +34,8 @@ browsers; put a proxy in front for TLS.
 It only reads: it serves /v1/streams, /v1/signed-url, /fanfare.js, /healthz and
 /livez. JSON over HTTP, Connect and gRPC-Web, by which streams are
 published to and closed, are served by fanfare serve --http, which decides itself
-what their callers may do. /healthz is 200 while a server that is ready is connected.
+what their callers may do. /healthz is 200 while a server that is ready is connected
+and takes the edge's token.
 
 To the servers the edge has an identity of its own (--token-file, or FANFARE_TOKEN),
 which may subscribe to what all browsers together may see. What each of them may see

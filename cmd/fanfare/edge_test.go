@@ -229,6 +229,60 @@ func TestEdgeHasItsOwnIdentity(t *testing.T) {
 	}
 }
 
+// Symptom: an edge whose token had expired, or did not allow what browsers watched, refused
+// them all, said that it was ready, so that a balancer kept sending them there, and did so
+// still once its file had a token that does. Cause: it looked at the connection alone, and a
+// session at the file near the end of its token only.
+func TestEdgeTellsOfABadTokenAndTakesAGoodOne(t *testing.T) {
+	secret, key := secretFile(t)
+	s := startEmbeddedProcess(t, "--jwt-secret-file", secret, "--jwt-leeway", "0s")
+	file := filepath.Join(t.TempDir(), "token")
+	store := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token := func(lifetime time.Duration, channel string) string {
+		t.Helper()
+		return signToken(t, key, lifetime, auth.Permissions{Subscribe: []auth.Permission{{Channel: channel, Scope: "*"}}})
+	}
+	store(token(time.Hour, "other*"))
+	_, site := startEdge(t, "--server", s.address, "--token-file", file)
+	healthy := func(status int, reason string) {
+		t.Helper()
+		eventually(t, fmt.Sprint("the page says ", status, " ", reason), func() bool {
+			p := get(t, site+"/healthz")
+			return p.status == status && strings.Contains(p.body, reason)
+		})
+	}
+	// It holds a Session from here on, and that does not allow the other stream.
+	open(t, nil, site+"/v1/streams/other/s").await("fanfare.caught_up")
+	open(t, nil, site+"/v1/streams/chat/s").await("fanfare.reconnect")
+	store(token(time.Hour, "*"))
+	eventually(t, "browsers are served with the other token", func() bool {
+		return open(t, nil, site+"/v1/streams/chat/s").next().Type != "fanfare.reconnect"
+	})
+	healthy(http.StatusOK, `"ready"`)
+
+	store(token(time.Second, "*"))
+	healthy(http.StatusServiceUnavailable, "the token has expired")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	healthy(http.StatusServiceUnavailable, "cannot be read")
+	if body := get(t, site+"/healthz").body; strings.Contains(body, file) {
+		t.Errorf("the page tells everybody of files: %s", body)
+	}
+	store("nonsense")
+	healthy(http.StatusServiceUnavailable, "a valid token is needed")
+	store(token(time.Hour, "*"))
+	healthy(http.StatusOK, `"ready"`)
+}
+
 // Symptom: an edge with a key for signed URLs and without tokens served other hosts, and
 // signed a URL of any stream for whoever asked: who cannot be told apart was trusted. It
 // signs for nobody, and its streams are opened by URLs that others signed with its key.

@@ -21,8 +21,10 @@ type edgeHealth struct {
 
 	mu sync.Mutex // guards what follows
 	// ready is true while a server is connected that is ready, since when is since.
-	ready    bool
-	since    time.Time
+	ready bool
+	since time.Time
+	// refusal is why the servers do not take the edge's token; empty if they do.
+	refusal  string
 	draining bool
 	once     sync.Once
 }
@@ -43,6 +45,18 @@ func (h *edgeHealth) note(ready bool) bool {
 		return false
 	}
 	h.ready, h.since = ready, time.Now()
+	return true
+}
+
+// noteToken notes why the servers do not take the edge's token, empty if they do, and
+// reports whether that is news.
+func (h *edgeHealth) noteToken(refusal string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.refusal == refusal {
+		return false
+	}
+	h.refusal, h.since = refusal, time.Now()
 	return true
 }
 
@@ -73,6 +87,9 @@ func (h *edgeHealth) document() (document edgeDocument, status int) {
 	var reasons []string
 	if !h.ready {
 		reasons = append(reasons, errNoServer.Error())
+	}
+	if h.refusal != "" {
+		reasons = append(reasons, h.refusal)
 	}
 	if h.draining {
 		reasons = append(reasons, "the edge is draining")

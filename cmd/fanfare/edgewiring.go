@@ -55,6 +55,7 @@ func (p *program) edge(ctx context.Context, o *edgeOptions, logger *slog.Logger)
 	routes := &webRoutes{health: health.handler(events.Stats), events: events, access: access, origins: o.web.allowedOrigins}
 	web.answer(routes.handler())
 	parts.Start("servers", func(ctx context.Context) error { return health.watch(ctx, logger) })
+	parts.Start("token", func(ctx context.Context) error { return health.watchToken(ctx, &o.token, logger) })
 	unanswered := time.After(time.Second)
 	for connected := false; !connected; {
 		select {
