@@ -130,6 +130,9 @@ func TestHTTPRefusals(t *testing.T) {
 		{"too large", "/v1/publish", publishJSON("c", "s", strings.Repeat("x", 8<<20)), nil, 413, "invalid_argument", "INVALID_FIELD", "at most"},
 		{"frame too large", "/v1/publish", publishJSON("c", "s", strings.Repeat("x", 1<<20+1)), nil, 400, "invalid_argument", "INVALID_FIELD", "frame.payload"},
 		{"gzip of 16 MiB", "/v1/publish", compressed(t, 16<<20), header("Content-Encoding", "gzip"), 413, "invalid_argument", "INVALID_FIELD", "decompressed"},
+		{"no gzip", "/v1/publish", publishJSON("c", "s", "x"), header("Content-Encoding", "gzip"), 400, "invalid_argument", "INVALID_FIELD", "decompressed"},
+		{"too short for gzip", "/v1/publish", "{}", header("Content-Encoding", "gzip"), 400, "invalid_argument", "INVALID_FIELD", "decompressed"},
+		{"half of a gzip", "/v1/publish", compressed(t, 1<<20)[:50], header("Content-Encoding", "gzip"), 400, "invalid_argument", "INVALID_FIELD", "decompressed"},
 		{"no streams", "/v1/signed-url", `{"streams": []}`, nil, 404, "unimplemented", "", "--signed-url-key-file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

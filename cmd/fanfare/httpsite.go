@@ -7,9 +7,13 @@ import (
 	"net/http"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fanfare-io/fanfare/clientlib"
 	"github.com/fanfare-io/fanfare/clientlib/sse"
@@ -26,6 +30,20 @@ const (
 	// read is broken then.
 	eventsGrace = 5 * time.Second
 )
+
+// errServerEnds is told to calls that come when the server takes none any more.
+var errServerEnds = serverEnds()
+
+func serverEnds() error {
+	st := status.New(codes.Unavailable, messageServerEnd+"; nothing was sent to it")
+	detailed, err := st.WithDetails(
+		&errdetails.ErrorInfo{Domain: service.ErrorDomain, Reason: reasonServerEnd},
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
+	if err != nil {
+		return st.Err()
+	}
+	return detailed.Err()
+}
 
 // site is what serve serves over HTTP in front of its own gRPC server, which it reaches
 // by a listener within the process.
@@ -44,7 +62,13 @@ type site struct {
 // site. maxFrameBytes is the largest payload.
 func (o *serveOptions) openSite(web *webServer, server *service.Server, verifier *auth.Verifier, maxFrameBytes int, logger *slog.Logger) (*site, error) {
 	s := &site{web: web, inside: bufconn.Listen(insideBytes), waiting: o.web.events(logger)}
-	dial := func(ctx context.Context) (net.Conn, error) { return s.inside.DialContext(ctx) }
+	dial := func(ctx context.Context) (net.Conn, error) {
+		conn, err := s.inside.DialContext(ctx)
+		if err != nil && ctx.Err() == nil {
+			err = errServerEnds // a drain closes it, and nothing else does before
+		}
+		return conn, err
+	}
 	opened := false
 	defer func() {
 		if !opened {
@@ -112,7 +136,7 @@ func (s *site) drain(ctx context.Context, delay time.Duration) {
 
 // close ends what is left. Calls have ended with the gRPC server.
 func (s *site) close(health http.Handler) {
-	s.web.answer(notReady(health, s.waiting, transcode.Problem{Reason: reasonServerEnd, Message: "the server ends"}))
+	s.web.answer(notReady(health, s.waiting, transcode.Problem{Reason: reasonServerEnd, Message: messageServerEnd}))
 	s.events.Close()
 	_ = s.client.Close()
 	s.closeConnections()

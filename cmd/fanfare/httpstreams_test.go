@@ -339,6 +339,43 @@ func TestDrainTellsEventStreams(t *testing.T) {
 	}
 }
 
+// Symptom: from the end of the delay to the end of the process, publishes over HTTP, whose
+// port stays open for the health page, were UNAVAILABLE without a reason.
+func TestCallsOverHTTPAreToldOfTheDrain(t *testing.T) {
+	t.Parallel()
+	s := startProcess(t, "--store", "sqlite::memory:", "--drain-delay", "0")
+	site := siteURL(t, s.stdout)
+	// A call that is not read holds up the end of the drain.
+	for range 20 {
+		mustRun(t, strings.Repeat("x", 1<<20), "publish", "large", "s", "--server", s.address)
+	}
+	unread := dialSite(t, site)
+	if _, err := io.WriteString(unread, "POST /fanfare.v1.FanfareService/Subscribe HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/connect+json\r\nContent-Length: 36\r\n\r\n"+
+		"\x00\x00\x00\x00\x1f"+`{"channel":"large","scope":"s"}`); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := readUntil(unread, "\r\n\r\n"); err != nil || !strings.Contains(said, "200 OK") {
+		t.Fatalf("%v after %q", err, said)
+	}
+	if err := s.command.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range map[string]string{"JSON": "/v1/publish", "Connect": "/fanfare.v1.FanfareService/Publish"} {
+		var refused page
+		eventually(t, name+" is refused", func() bool {
+			refused = post(t, site+path, publishJSON("c", "s", "x"))
+			return refused.status != http.StatusOK
+		})
+		if refused.status != http.StatusServiceUnavailable || !strings.Contains(refused.body, "DRAINING") || name == "JSON" && refused.problem(t).RetryIn != 1 {
+			t.Errorf("%s: status %d, %s", name, refused.status, refused.body)
+		}
+	}
+	_ = unread.Close()
+	if err := s.end(); err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+}
+
 // How soon browsers come back was the program's own: an operator whose edges are overrun
 // when all of them come back could not spread that over a longer time.
 func TestOperatorsSayHowSoonBrowsersComeBack(t *testing.T) {

@@ -22,6 +22,8 @@ const (
 	reasonServerEnd = "DRAINING"
 )
 
+const messageServerEnd = "the server ends"
+
 // waitingPage is what is served over HTTP before there is a store.
 func (o *serveOptions) waitingPage(logger *slog.Logger) http.Handler {
 	health := service.New(absentStore{}, nil, absentBus{}, o.serviceConfig(logger)).HTTPHandler()

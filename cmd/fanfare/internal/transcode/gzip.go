@@ -54,7 +54,7 @@ func (g *gunzipped) Read(p []byte) (int, error) {
 	if g.reader == nil {
 		g.reader = &boundedGzip{limit: g.limit}
 		if err := g.reader.Reset(g.ReadCloser); err != nil {
-			return 0, gzipError(err)
+			return 0, g.failed(err)
 		}
 	}
 	n, err := g.reader.Read(p)
@@ -64,11 +64,17 @@ func (g *gunzipped) Read(p []byte) (int, error) {
 	case err == nil || errors.Is(err, io.EOF):
 		return n, err
 	}
-	return n, gzipError(err)
+	return n, g.failed(err)
 }
 
-// gzipError tells what is no gzip from what did not come.
-func gzipError(err error) error {
+// failed tells what is no gzip from what did not come.
+func (g *gunzipped) failed(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		// It says so of a request, too, that is all there and shorter than what is in it.
+		if _, end := g.ReadCloser.Read(make([]byte, 1)); errors.Is(end, io.EOF) {
+			return errNotGzip
+		}
+	}
 	var corrupt flate.CorruptInputError
 	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt) {
 		return errNotGzip

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	fanfarev1 "github.com/fanfare-io/fanfare/gen/go/fanfare/v1"
@@ -105,6 +106,17 @@ func TestPublishesWithoutAnAnswer(t *testing.T) {
 	})
 	if code, p := away.ask(t, "/v1/publish", strings.NewReader("{}")); code != http.StatusServiceUnavailable || p.Code != "unavailable" {
 		t.Errorf("nobody there: status %d, %+v", code, p)
+	}
+	going := &world{}
+	going.serve(t, Config{
+		Dial: func(context.Context) (net.Conn, error) {
+			return nil, withReason(codes.Unavailable, "DRAINING", "it goes").Err()
+		},
+		Rules:  openapi.Rules,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if code, p := going.ask(t, "/v1/publish", strings.NewReader("{}")); code != http.StatusServiceUnavailable || p.Reason != "DRAINING" || p.Message != "it goes" {
+		t.Errorf("nobody there any more: status %d, %+v", code, p)
 	}
 }
 

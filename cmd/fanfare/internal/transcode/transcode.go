@@ -51,7 +51,8 @@ const (
 
 // Config tells a Handler what is in front of what. Dial and Rules are required.
 type Config struct {
-	// Dial opens a connection to a server, which speaks gRPC on it, without TLS.
+	// Dial opens a connection to a server, which speaks gRPC on it, without TLS. If its error
+	// has a gRPC status, clients are told that, and otherwise UNAVAILABLE without a reason.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Rules are which call is at which path: the JSON of a google.api.Http.
 	Rules []byte

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"connectrpc.com/connect"
 )
 
 // serveUnary reads the request to its end, so that what is wrong with it can be said,
@@ -85,7 +87,9 @@ func (h *Handler) refuseBody(w http.ResponseWriter, err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		refuse(w, http.StatusRequestTimeout, "the request did not come in time; nothing was sent to the server")
 	case errors.Is(err, errNotGzip):
-		refuse(w, http.StatusBadRequest, "the request cannot be decompressed")
+		writeProblem(w, http.StatusBadRequest, Problem{
+			Code: connect.CodeInvalidArgument.String(), Reason: reasonField, Message: "the request cannot be decompressed",
+		})
 	default:
 		// Whoever sent it has gone, most likely.
 		refuse(w, http.StatusBadRequest, "the request did not come to its end")

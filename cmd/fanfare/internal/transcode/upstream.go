@@ -217,7 +217,11 @@ func (u *upstream) statusOf(r *http.Request, err error) *status.Status {
 	}
 	u.logger.Debug("a call over HTTP was not answered", "error", err)
 	var notReached *dialError
-	if publishes[r.URL.Path] && !errors.As(err, &notReached) {
+	if errors.As(err, &notReached) {
+		if st, told := status.FromError(notReached.error); told {
+			return st
+		}
+	} else if publishes[r.URL.Path] {
 		return outcomeUnknown("the connection to the server was lost")
 	}
 	return status.New(codes.Unavailable, "the server cannot be reached, or the connection to it was lost")
