@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,11 +57,27 @@ func (a *webAccess) authorize(r *http.Request, streams []clientlib.Stream) (sse.
 // identify says who sends a request, where there is a verifier. The error is a
 // *sse.Refusal if that is not known and will not be.
 func (a *webAccess) identify(r *http.Request) (*auth.Identity, error) {
-	token, err := a.token(r)
+	tokens, err := a.tokens(r)
 	if err != nil {
 		return nil, err
 	}
-	identity, err := a.verifier.Verify(r.Context(), token)
+	var refused error
+	for _, token := range tokens {
+		identity, err := a.verify(r.Context(), token)
+		if err == nil {
+			return identity, nil
+		}
+		// What may pass, or can be renewed, says more than that another one is not valid.
+		if refusal := (*sse.Refusal)(nil); refused == nil || !errors.As(err, &refusal) || refusal.Reason != "" {
+			refused = err
+		}
+	}
+	return nil, refused
+}
+
+// verify is identify for a token.
+func (a *webAccess) verify(ctx context.Context, token string) (*auth.Identity, error) {
+	identity, err := a.verifier.Verify(ctx, token)
 	switch {
 	case err == nil:
 		return identity, nil
@@ -73,25 +90,31 @@ func (a *webAccess) identify(r *http.Request) (*auth.Identity, error) {
 	}
 }
 
-// token is that of the header Authorization, or else of the cookie.
-func (a *webAccess) token(r *http.Request) (string, error) {
+// tokens are at least one: that of the header Authorization, or else those of all cookies
+// of the name, of which a sibling domain may have set one.
+func (a *webAccess) tokens(r *http.Request) (tokens []string, err error) {
 	headers := r.Header.Values("Authorization")
 	if len(headers) > 1 {
-		return "", &sse.Refusal{Status: http.StatusUnauthorized, Message: fmt.Sprintf("the header Authorization is there %d times; send it once", len(headers))}
+		return nil, &sse.Refusal{Status: http.StatusUnauthorized, Message: fmt.Sprintf("the header Authorization is there %d times; send it once", len(headers))}
 	}
 	if header := strings.Join(headers, ""); header != "" {
 		scheme, token, _ := strings.Cut(header, " ")
 		if !strings.EqualFold(scheme, "Bearer") || token == "" {
-			return "", &sse.Refusal{Status: http.StatusUnauthorized, Message: "the header Authorization must be Bearer and a token"}
+			return nil, &sse.Refusal{Status: http.StatusUnauthorized, Message: "the header Authorization must be Bearer and a token"}
 		}
-		return strings.TrimSpace(token), nil
+		return []string{strings.TrimSpace(token)}, nil
 	}
 	if a.cookie != "" {
-		if cookie, err := r.Cookie(a.cookie); err == nil && cookie.Value != "" {
-			return cookie.Value, nil
+		for _, cookie := range r.CookiesNamed(a.cookie) {
+			if cookie.Value != "" {
+				tokens = append(tokens, cookie.Value)
+			}
 		}
 	}
-	return "", &sse.Refusal{Status: http.StatusUnauthorized, Message: "a token is required"}
+	if len(tokens) > 0 {
+		return tokens, nil
+	}
+	return nil, &sse.Refusal{Status: http.StatusUnauthorized, Message: "a token is required"}
 }
 
 func mayRead(identity *auth.Identity, streams []clientlib.Stream) error {

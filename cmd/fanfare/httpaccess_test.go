@@ -106,6 +106,9 @@ func TestTokensOverHTTP(t *testing.T) {
 		"read another scope":     {get(t, site+"/v1/frames?channel=chat&scope=room-2", bearer(reader)), 403},
 		"health":                 {get(t, site+"/healthz"), 200},
 		"console":                {get(t, site+"/console/"), 200},
+		"last cookie good":       {sign(`{"streams": [{"channel": "chat", "scope": "room-1"}]}`, header("Cookie", "session=bad; session="+reader)), 200},
+		"first cookie good":      {sign(`{"streams": [{"channel": "chat", "scope": "room-1"}]}`, header("Cookie", "session="+reader+"; session=bad")), 200},
+		"no cookie good":         {sign(`{"streams": [{"channel": "chat", "scope": "room-1"}]}`, header("Cookie", "session=bad; session=worse")), 401},
 		// With authentication the server goes by whatever name others have for it.
 		"by another name": {get(t, site+"/v1/frames?channel=chat&scope=room-1", bearer(reader), func(r *http.Request) { r.Host = "fanfare.example" }), 200},
 	} {
