@@ -19,7 +19,7 @@ func (s *Server) Publish(ctx context.Context, req *fanfarev1.PublishRequest) (*f
 	}
 	outcome, err := backlog.Publish(ctx, s.store, p)
 	if err != nil {
-		return nil, failureOf(err)
+		return nil, publishFailureOf(err, p)
 	}
 	return s.published(outcome), nil
 }
@@ -37,13 +37,26 @@ func (s *Server) PublishBatch(ctx context.Context, req *fanfarev1.PublishBatchRe
 	}
 	outcomes, err := s.store.PublishBatch(ctx, batch)
 	if err != nil {
-		return nil, failureOf(err)
+		return nil, publishFailureOf(err, batch...)
 	}
 	results := make([]*fanfarev1.PublishResponse, len(outcomes))
 	for i, o := range outcomes {
 		results[i] = s.published(o)
 	}
 	return &fanfarev1.PublishBatchResponse{Results: results}, nil
+}
+
+// publishFailureOf is failureOf for what was published together. Without keys, which
+// ephemeral frames never have, a retry tells nothing.
+func publishFailureOf(err error, publications ...backlog.Publication) *failure {
+	f := failureOf(err)
+	for _, p := range publications {
+		if p.IdempotencyKey == "" {
+			return f.saying(fanfarev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN,
+				"the outcome of the publish is unknown; without an idempotency key a retry may publish again what was published")
+		}
+	}
+	return f
 }
 
 // CloseStream implements FanfareService.

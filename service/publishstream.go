@@ -162,7 +162,7 @@ func (p *pipeline) submit(ctx, publishing context.Context, request *fanfarev1.Pu
 	}
 	p.server.store.Submit(publishing, publication, func(o backlog.Outcome, err error) {
 		if err != nil {
-			p.answers <- p.refused(number, weight, err)
+			p.answers <- p.refused(number, weight, publishFailureOf(err, publication))
 			return
 		}
 		p.answers <- answer{weight: weight, response: &fanfarev1.PublishStreamResponse{
