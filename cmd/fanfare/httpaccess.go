@@ -45,6 +45,9 @@ func (a *webAccess) authorize(r *http.Request, streams []clientlib.Stream) (sse.
 		return a.signer.Verify(r, streams)
 	}
 	identity, err := a.identify(r)
+	if errors.Is(err, auth.ErrUnknownKey) {
+		return sse.Grant{}, auth.ErrUnknownKey // not a refusal, which an EventSource takes as final
+	}
 	if err != nil {
 		return sse.Grant{}, err
 	}
