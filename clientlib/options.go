@@ -26,7 +26,9 @@ const (
 // call at a time, so it should keep its token. refresh is true if the server refused
 // the token returned last with UNAUTHENTICATED, or if that is a JSON Web Token that
 // expires within ten seconds, or within a minute or a fifth of its time while a session
-// uses it: then a new one is wanted. ctx ends with the call that the token is for.
+// uses it: then a new one is wanted. ctx ends with the call that the token is for. It is
+// also called, with refresh false, when a subscription of a session was denied: another
+// token than the session's is shown in its place.
 //
 // An error, and a token that is not printable ASCII, fails a publish at once.
 // Subscriptions are interrupted, and try again as publishers do.
