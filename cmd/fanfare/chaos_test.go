@@ -150,6 +150,9 @@ func (c *chaosRun) round(i int, r chaosRound) {
 		c.t.Errorf("not well after the faults of round %d: %v", i, err)
 		return
 	}
+	if err := c.closeWatched(i); err != nil {
+		c.t.Errorf("a stream that is closed when all is well, in round %d: %v", i, err)
+	}
 	c.isolate(r)
 }
 

@@ -233,7 +233,21 @@ func (c *chaosRun) closeStream(f chaosFault) error {
 	renumbered := c.followerOf(s, "steady").Expect("the stream's next numbering", func(e servicetest.Event) bool {
 		return e.Kind == servicetest.SawGap && e.Reason == fanfarev1.GapReason_GAP_REASON_EPOCH_CHANGED
 	})
-	err := c.call("close a stream", f.replica, func(ctx context.Context, client fanfarev1.FanfareServiceClient) error {
+	return c.closeUntil(s, f.replica, renumbered)
+}
+
+// closeWatched closes a stream when all is well, so that somebody is there and sees it:
+// who is away is told of the next numbering alone.
+func (c *chaosRun) closeWatched(i int) error {
+	s := chaosStream("closing", i%chaosClosing)
+	closed := c.followerOf(s, "steady").Expect("the stream's close", func(e servicetest.Event) bool {
+		return e.Kind == servicetest.SawClosed
+	})
+	return c.closeUntil(s, i%len(c.replicas), closed)
+}
+
+func (c *chaosRun) closeUntil(s backlog.StreamName, replica int, seen func(context.Context) error) error {
+	err := c.call("close a stream", replica, func(ctx context.Context, client fanfarev1.FanfareServiceClient) error {
 		answer, err := client.CloseStream(ctx, &fanfarev1.CloseStreamRequest{Channel: s.Channel, Scope: s.Scope})
 		if err == nil && answer.GetAlreadyClosed() {
 			err = errors.New("it was closed already")
@@ -245,7 +259,7 @@ func (c *chaosRun) closeStream(f chaosFault) error {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, chaosPatience)
 	defer cancel()
-	return renumbered(ctx)
+	return seen(ctx)
 }
 
 // shrinkBacklog leaves the streams of a channel with a few frames until somebody who
