@@ -3,6 +3,7 @@ package service
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,8 +141,21 @@ func TestReplayIsShared(t *testing.T) {
 		name := backlog.StreamName{Channel: "replay"}
 		w.publish(name, frames)
 		s := w.session(newConnection(noConn{}))
+		// Nobody sends until all are in, as they begin at the same place only then.
+		var mu sync.Mutex
+		var runs []func()
+		w.server.sender.setSpawn(func(run func()) {
+			mu.Lock()
+			defer mu.Unlock()
+			runs = append(runs, run)
+		})
 		for number := range uint32(10) {
 			s.subscribe(number+1, name)
+		}
+		synctest.Wait()
+		w.server.sender.setSpawn(func(run func()) { go run() })
+		for _, run := range runs {
+			go run()
 		}
 		got := s.takeAll()
 		if n := withFrames(got); n > frames/2 { // three to a message, with some to spare
