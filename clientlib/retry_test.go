@@ -150,4 +150,4 @@ func TestErrorsThatEndASubscription(t *testing.T) {
 }
 
 // elapse lets virtual time pass, in a bubble of synctest.
-func elapse(d time.Duration) { time.Sleep(d) }
+func elapse(d time.Duration) { <-time.After(d) }

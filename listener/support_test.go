@@ -265,4 +265,4 @@ func crashBackend(t testing.TB, url string) {
 }
 
 // elapse lets the clock of a synctest bubble, which no test waits for, run on.
-func elapse(d time.Duration) { time.Sleep(d) }
+func elapse(d time.Duration) { <-time.After(d) }

@@ -122,12 +122,14 @@ func (c *chaos) attack(ctx context.Context, g *errgroup.Group) {
 
 // atEach has n restarts at moments spread over the frames.
 func (c *chaos) atEach(ctx context.Context, n int, restart func(i int)) {
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
 	for i := range n {
 		for c.sent.Load() < int64(c.frames*(i+1)/(n+1)) {
 			if ctx.Err() != nil || c.done.Load() == chaosPublishers {
 				return
 			}
-			time.Sleep(5 * time.Millisecond) // looks again
+			<-look.C
 		}
 		restart(i)
 		c.restarts.Add(1)

@@ -66,8 +66,10 @@ func TestDrainWithIdleStalledAndReplayingStreams(t *testing.T) {
 			r := subscribe(t, w.a, fromOldest(busy))
 			replaying = append(replaying, r)
 			reading.Go(func() {
+				pace := time.NewTicker(10 * time.Millisecond) // a slow reader's
+				defer pace.Stop()
 				for r.recv() == nil {
-					time.Sleep(10 * time.Millisecond) // a slow reader
+					<-pace.C
 				}
 			})
 		}
@@ -391,13 +393,15 @@ func TestDrainUnderReplays(t *testing.T) {
 		for range 50 {
 			r := subscribeWith(t, client, fromOldest(s))
 			reading.Go(func() error {
+				pace := time.NewTicker(5 * time.Millisecond) // a slow reader's
+				defer pace.Stop()
 				for {
 					if err := r.recv(); status.Code(err) == codes.Unavailable {
 						return nil
 					} else if err != nil {
 						return fmt.Errorf("a replay ended with %w", err)
 					}
-					time.Sleep(5 * time.Millisecond) // a slow reader
+					<-pace.C
 				}
 			})
 		}

@@ -329,13 +329,15 @@ func insecureOptions() []grpc.DialOption {
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
 	for !condition() {
 		if time.Now().After(deadline) {
 			t.Fatalf("it did not come true within a minute that %s", what)
 		}
-		time.Sleep(time.Millisecond)
+		<-look.C
 	}
 }
 
 // elapse lets the clock of a synctest bubble, which no test waits for, run on.
-func elapse(d time.Duration) { time.Sleep(d) }
+func elapse(d time.Duration) { <-time.After(d) }

@@ -42,7 +42,7 @@ func (w *healthWorld) running(f func()) {
 }
 
 // after lets time pass.
-func (w *healthWorld) after(d time.Duration) { time.Sleep(d) } // virtual
+func (w *healthWorld) after(d time.Duration) { <-time.After(d) } // virtual
 
 func (w *healthWorld) want(ready bool) {
 	w.t.Helper()

@@ -34,7 +34,7 @@ func TestHeartbeatsDoNotMixWithFrames(t *testing.T) {
 					if _, err := w.a.Client.Publish(t.Context(), &fanfarev1.PublishRequest{Frame: f}); err != nil {
 						return err
 					}
-					time.Sleep(rand.N(4 * time.Millisecond)) // room for heartbeats
+					<-time.After(rand.N(4 * time.Millisecond)) // room for heartbeats
 				}
 				_, err := w.a.Client.CloseStream(t.Context(), &fanfarev1.CloseStreamRequest{Channel: s.Channel, Scope: s.Scope})
 				return err

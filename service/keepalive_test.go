@@ -107,8 +107,10 @@ func TestRudeClientsAreCut(t *testing.T) {
 		}
 		var pinging sync.WaitGroup
 		pinging.Go(func() {
+			rudely := time.NewTicker(100 * time.Millisecond)
+			defer rudely.Stop()
 			for framer.WritePing(false, [8]byte{}) == nil {
-				time.Sleep(100 * time.Millisecond) // the rudeness
+				<-rudely.C
 			}
 		})
 		var reason http2.ErrCode

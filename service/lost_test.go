@@ -70,7 +70,7 @@ func silentRound(w *world, round int) error {
 	payload := fmt.Sprint(round)
 	go func() {
 		// The random moment is what is tested, not a wait for something.
-		time.Sleep(moment)
+		<-time.After(moment)
 		_, err := w.a.Client.Publish(ctx, &fanfarev1.PublishRequest{Frame: newFrame(s, payload)})
 		published <- err
 	}()

@@ -127,7 +127,7 @@ func TestReplayComesBeforeLive(t *testing.T) {
 				caughtUps, caughtUpAt = len(r.notices), taken
 			}
 			if taken < stored {
-				time.Sleep(time.Millisecond) // a slow reader
+				<-time.After(time.Millisecond) // a slow reader
 			}
 		}
 		if err := g.Wait(); err != nil {

@@ -88,7 +88,7 @@ func TestReadinessFollowsTheDatabase(t *testing.T) {
 		// A blip changes nothing: the next thing that the watch shows is the drain.
 		listening.Blackhole(pgtest.BothWays)
 		storing.Blackhole(pgtest.BothWays)
-		time.Sleep(500 * time.Millisecond) // the blip
+		<-time.After(500 * time.Millisecond) // the blip
 		listening.Restore()
 		storing.Restore()
 		publish(t, r, newFrame(stream("after", "blip"), "x"))

@@ -117,10 +117,12 @@ func (f *followed) finish() servicetest.Run {
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
 	for !condition() {
 		if time.Now().After(deadline) {
 			t.Fatalf("it did not come true within %s that %s", patience, what)
 		}
-		time.Sleep(2 * time.Millisecond)
+		<-look.C
 	}
 }

@@ -252,7 +252,7 @@ func TestPublishAndCloseOverlap(t *testing.T) {
 			published := make(chan *fanfarev1.Position, 1)
 			go func() { published <- publish(t, w.a, newFrame(s, "second")) }()
 			if round%2 == 0 {
-				time.Sleep(time.Duration(round) * 20 * time.Microsecond) // a moment, not a wait
+				<-time.After(time.Duration(round) * 20 * time.Microsecond) // a moment, not a wait
 			}
 			answer, err := w.b.Client.CloseStream(t.Context(), &fanfarev1.CloseStreamRequest{Channel: s.Channel, Scope: s.Scope})
 			if err != nil {

@@ -247,4 +247,4 @@ func names(prefix string, first, last int) []string {
 }
 
 // elapse lets the clock of a synctest bubble, which no test waits for, run on.
-func elapse(d time.Duration) { time.Sleep(d) }
+func elapse(d time.Duration) { <-time.After(d) }

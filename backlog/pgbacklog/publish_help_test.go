@@ -81,7 +81,9 @@ func patiently(left time.Duration, do func(left time.Duration) error) error {
 // eventually waits until condition is true.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(5 * time.Millisecond) {
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for deadline := time.Now().Add(time.Minute); !condition(); <-look.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain until %s", what)
 		}

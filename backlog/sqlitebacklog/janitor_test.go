@@ -218,11 +218,13 @@ func TestJanitorRuns(t *testing.T) {
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
 	for !done() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within 30 s: %s", what)
 		}
-		time.Sleep(time.Millisecond)
+		<-look.C
 	}
 }
 

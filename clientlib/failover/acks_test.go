@@ -25,9 +25,9 @@ func subscribedResponse(numbers ...uint32) *fanfarev1.SessionResponse {
 	return &fanfarev1.SessionResponse{Numbers: numbers, Notice: &fanfarev1.SessionResponse_Subscribed{Subscribed: &fanfarev1.Subscribed{}}}
 }
 
-// pass lets time go by, and what is due happen.
+// pass lets the time of a bubble go by, and what is due happen.
 func pass(d time.Duration) {
-	time.Sleep(d)
+	<-time.After(d)
 	synctest.Wait()
 }
 

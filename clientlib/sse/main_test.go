@@ -261,10 +261,12 @@ func (e event) String() string {
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
 	for !condition() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %s: %s", patience, what)
 		}
-		time.Sleep(2 * time.Millisecond)
+		<-look.C
 	}
 }

@@ -178,7 +178,7 @@ func TestABrowserThatIsSlowGetsALargeFrame(t *testing.T) {
 		}
 		got.Write(part[:n])
 		// Its line passes so much in this time.
-		time.Sleep(time.Until(began.Add(pause * time.Duration(got.Len()) / step)))
+		<-time.After(time.Until(began.Add(pause * time.Duration(got.Len()) / step)))
 	}
 	if n := strings.Count(got.String(), "x"); n < size {
 		t.Errorf("%d bytes of the frame came, of %d", n, size)

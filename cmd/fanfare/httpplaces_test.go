@@ -135,4 +135,4 @@ func TestHTTPStreamsKeepTheirPlaces(t *testing.T) {
 }
 
 // elapse lets the clock of a synctest bubble, which no test waits for, run on.
-func elapse(d time.Duration) { time.Sleep(d) }
+func elapse(d time.Duration) { <-time.After(d) }
