@@ -46,6 +46,19 @@ class ReadmeTest(unittest.TestCase):
     def test_are_all_run(self) -> None:
         self.assertEqual(len(self.snippets), 5)
 
+    def test_of_the_project(self) -> None:
+        text = (HERE.parent.parent / "README.md").read_text(encoding="utf-8")
+        self.snippets = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        with Client(self.server.target) as client, ThreadPoolExecutor(1) as pool:
+            first = client.publish("chat/messages", "lobby", b"first").position
+            followed = pool.submit(self.run_snippet, "Start.oldest")
+            eventually(
+                "the snippet follows",
+                lambda: stream(self.server, "chat/messages", "lobby").subscribers == 1,
+            )
+            last = client.close_stream("chat/messages", "lobby")
+            self.assertEqual(followed.result(PATIENCE), f"{first} b'first'\n{last} b'hello'\n")
+
     def test_publish(self) -> None:
         position, newest = self.run_snippet("publish_batch").splitlines()
         epoch = Position.parse(position).epoch
